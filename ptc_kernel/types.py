@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
@@ -392,7 +393,7 @@ class TimeoutLimits:
 @final
 @dataclass(slots=True, eq=False)
 class PtcCallContext:
-    """What a handler can know about the call that it serves; see `current_call`.
+    """What a handler can know about the call that it serves.
 
     Attributes:
         namespace: the namespace's global name.
@@ -410,3 +411,11 @@ class PtcCallContext:
     run_ended: bool = False
     abandoned: bool = False
     outer: PtcCallContext | None = field(default=None, repr=False)
+
+    @staticmethod
+    def current() -> PtcCallContext | None:
+        """The call that the running handler serves; None outside a handler."""
+        return CURRENT_CALL.get()
+
+
+CURRENT_CALL: Final[ContextVar[PtcCallContext | None]] = ContextVar("ptc_current_call", default=None)

@@ -43,6 +43,7 @@ __all__ = (
     "Phase",
     "Ready",
     "Violation",
+    "unstarted",
 )
 
 FIRST_REPEAT: Final = 0.25  # seconds from the first interrupt to the second (contract 8.2)
@@ -173,6 +174,15 @@ class Limits:
     timeout_ms: float | None
     retained: bool
     interrupt_first: bool = True
+
+
+def unstarted(kind: FailureKind, message: str, max_output_bytes: int) -> Outcome:
+    """The outcome of a run that ended before anything was started for it."""
+    ledger = Ledger(max_output_bytes)
+    if not ledger.fits(json_size(message)):
+        kind = "output-limit"
+        _, message = ledger.cut_rest(lost=False)
+    return Outcome(PtcRunFailure(kind, message), ABSENT, lost=False, started=False)
 
 
 P: Final = Phase

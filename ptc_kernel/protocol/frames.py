@@ -91,7 +91,7 @@ def pack_text(text: str, buffers: list[bytes]) -> str | None:
     """The text itself, or None after it was appended to the buffers."""
     if len(text) < BUFFER_FROM:
         return text
-    buffers.append(text.encode())
+    buffers.append(text.encode("utf-8", "surrogatepass"))
     return None
 
 
@@ -106,7 +106,7 @@ def unpack_text(text: object, buffers: list[bytes | memoryview]) -> str:
     if text is not None or not buffers:
         raise ProtocolViolationError("a value on the wire has no text")
     try:
-        return bytes(buffers.pop(0)).decode()
+        return bytes(buffers.pop(0)).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise ProtocolViolationError("a value on the wire is not UTF-8") from None
 

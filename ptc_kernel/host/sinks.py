@@ -1,0 +1,78 @@
+"""Where the events of a run go: folded into a result, or handed to a reader one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from typing import TYPE_CHECKING, Protocol, final
+
+from ptc_kernel.host.background import merge
+from ptc_kernel.types import CallEvent, OutputEvent, PtcEvent, TextOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ptc_kernel.types import Channel, PtcOutput
+
+__all__ = ("Fold", "Queue", "Sink")
+
+
+class Sink(Protocol):
+    """Takes the events of a run as they happen."""
+
+    def put(self, event: OutputEvent | CallEvent, taken: Callable[[], None]) -> None:
+        """Take an event; `taken` is to be called when it was read."""
+        ...
+
+
+@final
+class Fold:
+    """Keeps the output and drops the rest: what `run` is made of."""
+
+    def __init__(self) -> None:
+        self._texts: list[tuple[Channel, str]] = []
+
+    def put(self, event: OutputEvent | CallEvent, taken: Callable[[], None]) -> None:
+        """Keep an output event."""
+        if isinstance(event, OutputEvent) and isinstance(event.output, TextOutput):
+            self._texts.append((event.output.channel, event.output.text))
+        taken()
+
+    def output(self) -> list[PtcOutput]:
+        """Everything that was kept, merged by channel."""
+        texts, self._texts = self._texts, []
+        return merge(texts)
+
+
+@final
+class Queue:
+    """Holds the events for one reader; a reader that does not read holds the program back."""
+
+    def __init__(self) -> None:
+        self._events: collections.deque[tuple[PtcEvent, Callable[[], None]]] = collections.deque()
+        self._filled = asyncio.Event()
+        self._closed = False
+
+    def put(self, event: PtcEvent, taken: Callable[[], None]) -> None:
+        """Keep an event until it is read."""
+        if self._closed:
+            taken()
+            return
+        self._events.append((event, taken))
+        self._filled.set()
+
+    async def next(self) -> PtcEvent:
+        """The next event, when there is one."""
+        while not self._events:
+            self._filled.clear()
+            await self._filled.wait()
+        event, taken = self._events.popleft()
+        taken()
+        return event
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._closed = True
+        for _, taken in self._events:
+            taken()
+        self._events.clear()

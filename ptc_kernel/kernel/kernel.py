@@ -1,0 +1,284 @@
+"""The hosted kernel: takes requests, runs programs, replies.
+
+A run is a task on the kernel's loop, in one context that lives as long as the kernel. A visitor's
+request takes the same path and is then displayed as a notebook would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from ipykernel.ipkernel import IPythonKernel
+from IPython.display import display
+from traitlets import Type
+
+from ptc_kernel.kernel.bridge import Bridge
+from ptc_kernel.kernel.interrupts import InterruptedTask
+from ptc_kernel.kernel.namespace import Namespaces
+from ptc_kernel.kernel.processes import kill_new, living_descendants
+from ptc_kernel.kernel.programs import Programs, repair_namespace
+from ptc_kernel.kernel.render import program_traceback
+from ptc_kernel.kernel.runs import Run
+from ptc_kernel.kernel.shell import HostedShell
+from ptc_kernel.kernel.streams import OutputLimitError
+from ptc_kernel.protocol.frames import pack_text
+from ptc_kernel.protocol.ledger import json_size
+from ptc_kernel.protocol.lossless import LossyValueError, encode
+
+if TYPE_CHECKING:
+    from ptc_kernel.kernel.app import HostedApp
+    from ptc_kernel.kernel.programs import Parsed
+
+__all__ = ("RELIED_ON", "HostedKernel")
+
+RELIED_ON: dict[type, tuple[str, ...]] = {
+    IPythonKernel: (
+        "dispatch_control",
+        "execute_request",
+        "shutdown_request",
+        "set_parent",
+        "pre_handler_hook",
+        "post_handler_hook",
+        "_publish_execute_input",
+    ),
+    threading.Thread: ("start",),
+    ThreadPoolExecutor: ("submit",),
+}
+
+_loads, _dumps = json.loads, json.dumps  # captured: a program may replace them
+
+NO_BEGIN = "stopped before the program began"
+
+
+def pack(value: object) -> bytes:
+    """A part of a Jupyter message as JSON that any peer can read, lone surrogates escaped."""
+    return _dumps(value, default=str, separators=(",", ":")).encode()
+
+
+class HostedKernel(IPythonKernel):  # type: ignore[misc]
+    """Runs programs for the one host that owns this kernel."""
+
+    shell_class = Type(HostedShell)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        app: HostedApp = self.parent
+        self._runs, self._interrupts = app.runs, app.interrupts
+        self._output, self._reader = app.output, app.reader
+        self._owner: str = app.hello["owner"]
+        self._streams = sys.stdout, sys.stderr
+        self.session.pack, self.session.unpack = pack, _loads
+        self.shell.display_pub.output = app.output
+        self._programs = Programs(self.shell, app.interrupts)
+        self._bridge = Bridge(app.hello, app.runs, app.interrupts, app.output, self._send_comm)
+        self._namespaces = Namespaces(self._bridge, app.interrupts)
+        app.output.on_over = self._bridge.tell_over
+
+    def start(self) -> None:
+        """Begin to take requests."""
+        super().start()
+        loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
+        loop.set_task_factory(self._runs.task_factory)
+        loop.set_exception_handler(self._on_loop_error)
+        self._interrupts.attach(loop)
+
+    @staticmethod
+    def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), (InterruptedTask, OutputLimitError)):
+            loop.default_exception_handler(context)
+
+    def pre_handler_hook(self) -> None:
+        """Leave SIGINT alone: ipykernel would swap its handler around each message."""
+
+    def post_handler_hook(self) -> None:
+        """Leave SIGINT alone."""
+
+    def _send_comm(self, kind: str, content: dict[str, Any], run: Run, buffers: list[bytes]) -> None:
+        self.session.send(self.iopub_socket, kind, content, parent=run.parent, ident=b"comm", buffers=buffers)
+
+    # ------------------------------------------------------------------ control
+
+    async def dispatch_control(self, msg: list[Any]) -> None:
+        """Take our comm's messages without status messages and locks; pass on the others."""
+        _, parts = self.session.feed_identities(msg, copy=False)
+        header = _loads(bytes(parts[1].buffer))
+        if header.get("msg_type") not in ("comm_msg", "comm_close"):
+            await super().dispatch_control(msg)
+            return
+        try:
+            message = self.session.deserialize(parts, content=True, copy=False)
+        except ValueError:  # not signed with this kernel's key
+            return
+        if message["content"].get("comm_id") != self._bridge.comm_id:
+            getattr(self.comm_manager, header["msg_type"])(self.control_stream, [], message)
+        elif header.get("session") == self._owner:
+            self._bridge.on_message(message["content"].get("data") or {}, list(message["buffers"]))
+
+    async def shutdown_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Shut down for the owner; refuse anybody else."""
+        if parent["header"].get("session") == self._owner:
+            await super().shutdown_request(stream, ident, parent)
+            return
+        text = "this kernel belongs to its host, which alone shuts it down"
+        refusal = {"status": "error", "ename": "Refused", "evalue": text, "traceback": [], "restart": False}
+        self.session.send(stream, "shutdown_reply", refusal, parent, ident=ident)
+
+    # ------------------------------------------------------------------ one request
+
+    async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Run one program and reply with its outcome, whatever happens."""
+        content = parent["content"]
+        owned = parent["header"].get("session") == self._owner
+        options: dict[str, Any] = content.get("ptc", {}) if owned else {}
+        header = {"header": parent["header"], "parent_header": {}, "metadata": {}, "content": {}}
+        run = Run(parent["header"]["msg_id"], header, owned=owned, cap=options.get("cap", 0))
+        self.shell.execution_count += 1
+        try:
+            reply = await self._execute(run, ident, content["code"], options)
+        except BaseException:  # noqa: BLE001 - no reply would cost the owner the whole environment
+            self._reader.report(traceback.format_exc())
+            reply = {"status": "exception", "text": "the worker failed; its log has the details"}
+        finally:
+            self._runs.active, self._runs.last = None, run
+            run.main = None  # a finished task keeps the program's value alive
+            self._bridge.end_run(run)
+        buffers: list[bytes] = []
+        if "text" in reply:
+            reply["text"] = pack_text(reply["text"], buffers)
+        message = self._jupyter_reply(reply)
+        self.session.send(stream, "execute_reply", message, parent, ident=ident, buffers=buffers)
+
+    async def _execute(self, run: Run, ident: Any, program: str, options: dict[str, Any]) -> dict[str, Any]:
+        self._restore()
+        if "cwd" in options:
+            try:
+                os.chdir(options["cwd"])
+            except OSError as error:
+                return {"status": "cwd", "text": f"the working directory cannot be used: {error.strerror}"}
+        try:
+            parsed = self._programs.compile(program)
+        except BaseException as error:  # noqa: BLE001 - compile raises more than SyntaxError
+            return self._exception(run, error)
+        if self._interrupts.take_early(run):
+            return self._exception(run, KeyboardInterrupt(NO_BEGIN))
+        context = self._programs.context
+        context.run(self._runs.variable.set, run)
+        context.run(self.set_parent, ident, run.parent, "shell")
+        self._publish_execute_input(program, run.parent, self.shell.execution_count)
+        if run.owned:
+            self._bridge.begin_run(run)
+            self._namespaces.bind(run, options["names"], options["errors"], self.shell.user_ns)
+        earlier = living_descendants()
+        completion, error = await self._run(run, parsed)
+        reply = self._exception(run, error) if error is not None else self._completion(run, completion, options)
+        if run.step:
+            kill_new(earlier)
+        self._reader.barrier()
+        self._prune(error)
+        return reply
+
+    async def _run(self, run: Run, parsed: Parsed) -> tuple[tuple[Any, ...], BaseException | None]:
+        context = self._programs.context
+        self._runs.active = run
+        context.run(self._trigger, "pre_execute")
+        loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
+        run.main = loop.create_task(self._programs.run(parsed), context=context)
+        await asyncio.wait({run.main})
+        if run.main.cancelled():  # before its first step
+            return (), asyncio.CancelledError()
+        completion, error = run.main.result()
+        context.run(self._trigger, "post_execute")
+        self._restore()
+        return completion, error
+
+    def _trigger(self, event: str) -> None:
+        try:
+            self.shell.events.trigger(event)
+        except BaseException:  # noqa: BLE001 - a callback of the program, or one that was interrupted
+            self._reader.report(traceback.format_exc())
+
+    # ------------------------------------------------------------------ the outcome
+
+    def _completion(self, run: Run, completion: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+        if not run.owned:
+            self._programs.context.run(self._show_to_visitor, completion)
+            return {"status": "none"}
+        if not completion or options["discard"]:
+            return {"status": "none"}
+        try:
+            text = encode(completion[0])
+        except LossyValueError as error:
+            if options["display"]:
+                return self._displayed(run, completion[0])
+            return self._bounded(run, "lossy", str(error))
+        except BaseException as error:  # noqa: BLE001 - memory, or a dict that never stops changing
+            return self._bounded(run, "lossy", f"it could not be encoded: {type(error).__name__}")
+        self._reader.barrier()
+        if run.meter is not None and len(text.encode()) > run.meter.room:
+            return {"status": "limit"}
+        return {"status": "value", "text": text}
+
+    def _show_to_visitor(self, completion: tuple[Any, ...]) -> None:
+        if completion:
+            self.shell.displayhook(completion[0])
+
+    def _displayed(self, run: Run, value: object) -> dict[str, Any]:
+        try:
+            self._programs.context.run(display, value)
+        except BaseException as error:  # noqa: BLE001 - reprs are code of the program
+            return self._exception(run, error)
+        return {"status": "none"}
+
+    def _exception(self, run: Run, error: BaseException) -> dict[str, Any]:
+        return self._bounded(run, "exception", program_traceback(error))
+
+    def _bounded(self, run: Run, status: str, text: str) -> dict[str, Any]:
+        self._reader.barrier()
+        if run.meter is not None and json_size(text) > run.meter.room:
+            return {"status": "limit"}
+        return {"status": status, "text": text}
+
+    def _jupyter_reply(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """The outcome as the reply that Jupyter's clients know, with ours inside."""
+        count = self.shell.execution_count
+        payload = self.shell.payload_manager.read_payload()
+        self.shell.payload_manager.clear_payload()
+        if outcome["status"] in ("none", "value"):
+            return {
+                "status": "ok",
+                "execution_count": count,
+                "user_expressions": {},
+                "payload": payload,
+                "ptc": outcome,
+            }
+        text = outcome.get("text") or outcome["status"]
+        name = text.rsplit("\n", 1)[-1].partition(":")[0]
+        error = {"ename": name, "evalue": text, "traceback": [text]}
+        return {"status": "error", "execution_count": count, **error, "ptc": outcome}
+
+    # ------------------------------------------------------------------ between programs
+
+    def _restore(self) -> None:
+        """Undo what a program did to what the next one, and the worker, stand on."""
+        sys.stdout, sys.stderr = self._streams
+        if sys.stdin is None or sys.stdin.closed:
+            sys.stdin = open(os.devnull)  # noqa: SIM115 - lives as long as the kernel
+        self._interrupts.install()
+        repair_namespace(self.shell.user_ns)
+
+    @staticmethod
+    def _prune(error: BaseException | None) -> None:
+        """Keep nothing of a run alive only because the worker looked at it."""
+        if error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error.__traceback__ = None
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            if hasattr(sys, name):
+                delattr(sys, name)

@@ -1,0 +1,45 @@
+"""The text of an uncaught exception: the program's own frames, no colours, no host paths."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from ptc_kernel.kernel.interrupts import PROGRAM_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ("UNPRINTABLE", "program_traceback")
+
+UNPRINTABLE: Final = "an exception that cannot be printed"
+MOST_FRAMES: Final = 100
+
+
+def program_traceback(error: BaseException) -> str:
+    """The traceback as Python prints it, limited to program frames; never raises."""
+    try:
+        report = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+        for part in _parts(report):
+            frames = [frame for frame in part.stack if frame.filename.startswith(PROGRAM_FILE)]
+            part.stack = traceback.StackSummary.from_list(_middle_out(frames))
+        return "".join(report.format()).rstrip("\n")
+    except BaseException:  # noqa: BLE001 - __str__ and __notes__ are code of the program
+        return UNPRINTABLE
+
+
+def _parts(report: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """The report with its causes, contexts and group members."""
+    waiting = [report]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += [other for other in (part.__cause__, part.__context__) if other is not None]
+        waiting += part.exceptions or []
+
+
+def _middle_out(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The first and the last frames of a deep recursion."""
+    if len(frames) <= MOST_FRAMES:
+        return frames
+    return frames[: MOST_FRAMES // 2] + frames[-MOST_FRAMES // 2 :]

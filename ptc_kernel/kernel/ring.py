@@ -1,0 +1,40 @@
+"""The last output, in memory that the host shares: what a crash would lose is read from there.
+
+Layout: 8 bytes with the end offset, then a ring of records. A record is a code (1 byte), the
+length (4 bytes, little endian) and the UTF-8 bytes. The end is written last, so that a reader
+never sees half a record. `host/recovery.py` reads it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import Final
+
+__all__ = ("Ring",)
+
+HEADER: Final = 8
+RECORD: Final = struct.Struct("<BI")
+CODES: Final = {"stdout": 1, "stderr": 2, "display": 3}
+_END: Final = struct.Struct("<Q")
+
+
+class Ring:
+    """The writing side; the caller holds a lock."""
+
+    def __init__(self, fd: int) -> None:
+        self._size = os.fstat(fd).st_size - HEADER
+        self._map = mmap.mmap(fd, self._size + HEADER)
+        self.end = 0
+
+    def add(self, channel: str, data: bytes) -> None:
+        """Append one record; the oldest bytes are overwritten."""
+        record = RECORD.pack(CODES[channel], len(data)) + data
+        at, size = self.end % self._size, self._size
+        first = min(len(record), size - at)
+        self._map[HEADER + at : HEADER + at + first] = record[:first]
+        if first < len(record):
+            self._map[HEADER : HEADER + len(record) - first] = record[first:]
+        self.end += len(record)
+        _END.pack_into(self._map, 0, self.end)
