@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ptc_kernel.abort import AbortController as AbortController
     from ptc_kernel.abort import AbortSignal as AbortSignal
     from ptc_kernel.config import JupyterPtcConfig as JupyterPtcConfig
+    from ptc_kernel.context import PtcCallContext as PtcCallContext
     from ptc_kernel.errors import ConfigError as ConfigError
     from ptc_kernel.errors import PtcError as PtcError
     from ptc_kernel.errors import PtcRunError as PtcRunError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ptc_kernel.types import OutputEvent as OutputEvent
     from ptc_kernel.types import PtcBindingErrorClass as PtcBindingErrorClass
     from ptc_kernel.types import PtcBindingNamespace as PtcBindingNamespace
-    from ptc_kernel.types import PtcCallContext as PtcCallContext
     from ptc_kernel.types import PtcCallRecord as PtcCallRecord
     from ptc_kernel.types import PtcImage as PtcImage
     from ptc_kernel.types import PtcRunFailure as PtcRunFailure
@@ -48,6 +48,7 @@ _HOMES = {
     "_version": ("__version__",),
     "abort": ("AbortController", "AbortSignal"),
     "config": ("JupyterPtcConfig",),
+    "context": ("PtcCallContext",),
     "errors": (
         "ConfigError",
         "PtcError",
@@ -67,7 +68,6 @@ _HOMES = {
         "OutputEvent",
         "PtcBindingErrorClass",
         "PtcBindingNamespace",
-        "PtcCallContext",
         "PtcCallRecord",
         "PtcImage",
         "PtcRunFailure",

@@ -67,9 +67,9 @@ class JupyterPtcConfig:
         if self.max_memory_mb is not None:
             _whole("max_memory_mb", self.max_memory_mb, 1, None)
         if self.stop not in ("interrupt", "kill"):
-            _refuse("stop", self.stop, "'interrupt' or 'kill'")
+            raise _refusal("stop", self.stop, "'interrupt' or 'kill'")
         if self.cwd is not None and not (type(self.cwd) is str and os.path.isabs(self.cwd)):
-            _refuse("cwd", self.cwd, "an absolute path or None")
+            raise _refusal("cwd", self.cwd, "an absolute path or None")
         object.__setattr__(self, "python_executable", _interpreter(self.python_executable))
         object.__setattr__(self, "env", MappingProxyType(_environment(self.env)))
 
@@ -79,27 +79,26 @@ class JupyterPtcConfig:
         return tuple(item.name for item in fields(cls))
 
 
-def _refuse(name: str, value: object, allowed: str) -> None:
+def _refusal(name: str, value: object, allowed: str) -> ConfigError:
     shown = repr(value) if isinstance(value, (str, int, float, type(None))) else type(value).__name__
-    msg = f"{name} must be {allowed}, not {shown}"
-    raise ConfigError(msg)
+    return ConfigError(f"{name} must be {allowed}, not {shown}")
 
 
 def _milliseconds(name: str, value: Any) -> None:
     if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= MAX_MS:
-        _refuse(name, value, f"a number of milliseconds above 0 and at most {MAX_MS}")
+        raise _refusal(name, value, f"a number of milliseconds above 0 and at most {MAX_MS}")
 
 
 def _whole(name: str, value: Any, least: int, most: int | None) -> None:
     if type(value) is not int or value < least or (most is not None and value > most):
         end = "" if most is None else f" and at most {most}"
-        _refuse(name, value, f"an integer of at least {least}{end}")
+        raise _refusal(name, value, f"an integer of at least {least}{end}")
 
 
 def _interpreter(path: Any) -> str:
     """The absolute path; symlinks are kept, because resolving them would leave a venv."""
-    if type(path) is not str or not path or "\0" in path:
-        _refuse("python_executable", path, "a path without NUL")
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise _refusal("python_executable", path, "a path without NUL")
     absolute = os.path.abspath(path)
     try:
         mode = os.stat(absolute).st_mode

@@ -8,10 +8,11 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ptc_kernel.abort import AbortSignal
 from ptc_kernel.config import JupyterPtcConfig
+from ptc_kernel.context import PtcCallContext
 from ptc_kernel.errors import ConfigError, ReleaseError, UsageError, UsageTypeError, UsageValueError
 from ptc_kernel.host.dispatch import Handlers
 from ptc_kernel.host.instructions import EXECUTION_INSTRUCTIONS
@@ -22,7 +23,6 @@ from ptc_kernel.host.transport import new_context
 from ptc_kernel.protocol.names import check_namespaces
 from ptc_kernel.types import (
     UNSET,
-    PtcCallContext,
     PtcRunRequest,
     PtcRunResult,
     PtcRunSpec,
@@ -130,7 +130,8 @@ class JupyterPtcRuntime(PtcRuntime):
             raise ConfigError("JupyterPtcRuntime needs Linux: it relies on pidfd, memfd and process groups")
         unknown = options.keys() - set(JupyterPtcConfig.names())
         if unknown:
-            msg = f"unknown configuration {', '.join(sorted(unknown))}; known is {', '.join(JupyterPtcConfig.names())}"
+            known = ", ".join(JupyterPtcConfig.names())
+            msg = f"unknown configuration {', '.join(sorted(unknown))}; known is {known}"
             raise ConfigError(msg)
         if config is None:
             config = JupyterPtcConfig(**options)
@@ -219,7 +220,10 @@ class JupyterPtcRuntime(PtcRuntime):
         self._check_open()
         self._check_loop()
         functions, errors = self._check_spec(spec)
-        driver = _Driver(Run(spec, functions, errors, self._config, self._handlers, sink), self._owners)
+        run = Run(
+            spec, functions=functions, errors=errors, config=self._config, handlers=self._handlers, sink=sink
+        )
+        driver = _Driver(run, self._owners)
         self._drivers.add(driver)
         driver.task.add_done_callback(lambda _: self._drivers.discard(driver))
         return driver
@@ -233,7 +237,8 @@ class JupyterPtcRuntime(PtcRuntime):
         _check_policy(spec)
         _check_cwd(spec.cwd)
         if spec.timeout_ms is not None and _check_timeout(spec.timeout_ms) > self._config.max_timeout_ms:
-            msg = f"timeout_ms of a spec must be at most max_timeout_ms ({self._config.max_timeout_ms:g}); use resolve"
+            most = self._config.max_timeout_ms
+            msg = f"timeout_ms of a spec must be at most max_timeout_ms ({most:g}); use resolve"
             raise UsageValueError(msg)
         _check_owner(spec.state_owner)
         _check_signal(spec.signal)
@@ -348,9 +353,13 @@ def _check_signal(signal: object) -> None:
     if signal is None or isinstance(signal, AbortSignal):
         return
     if isinstance(signal, threading.Event):
-        raise UsageTypeError("signal cannot be a threading.Event: use AbortController().signal, which any thread can fire")
+        raise UsageTypeError(
+            "signal cannot be a threading.Event: use AbortController().signal, which any thread can fire"
+        )
     if not (callable(getattr(signal, "wait", None)) and callable(getattr(signal, "is_set", None))):
-        msg = f"signal must be an AbortSignal, an asyncio.Event or an anyio.Event, not {type(signal).__name__}"
+        msg = (
+            f"signal must be an AbortSignal, an asyncio.Event or an anyio.Event, not {type(signal).__name__}"
+        )
         raise UsageTypeError(msg)
 
 
@@ -359,7 +368,8 @@ def _check_reentry(concerns: Callable[[object], bool], what: str) -> None:
     call = PtcCallContext.current()
     while call is not None:
         if not call.run_ended and call.state_owner is not None and concerns(call.state_owner):
-            msg = f"a handler cannot {what} the owner whose program is waiting for it ({call.namespace}.{call.member})"
+            name = f"{call.namespace}.{call.member}"
+            msg = f"a handler ({name}) cannot {what} the owner whose program is waiting for it"
             raise UsageError(msg)
         call = call.outer
 
@@ -381,5 +391,3 @@ async def _read(driver: _Driver, queue: Queue) -> AsyncIterator[PtcEvent]:
             queue.close()
             driver.run.abort("the reader of the stream left")
             await driver.result()
-
-

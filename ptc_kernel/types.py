@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from ptc_kernel.errors import PtcRunError, UsageTypeError
@@ -31,7 +30,6 @@ __all__ = (
     "PtcBindingErrorClass",
     "PtcBindingFunction",
     "PtcBindingNamespace",
-    "PtcCallContext",
     "PtcCallRecord",
     "PtcEvent",
     "PtcImage",
@@ -75,7 +73,7 @@ ABSENT: Final = Absent.ABSENT
 UNSET: Final = Unset.UNSET
 """The timeout that was not chosen: the provider's default. None means no deadline."""
 
-PtcJsonValue: TypeAlias = "None | bool | int | float | str | list[PtcJsonValue] | dict[str, PtcJsonValue]"
+PtcJsonValue: TypeAlias = "bool | int | float | str | list[PtcJsonValue] | dict[str, PtcJsonValue] | None"
 Channel: TypeAlias = Literal["stdout", "stderr", "display"]
 FailureKind: TypeAlias = Literal[
     "exception",
@@ -192,7 +190,7 @@ class PtcRunRequest:
     display_completion: bool = False
     state_owner: object | None = None
     cwd: str | None = None
-    timeout_ms: float | None | Unset = UNSET
+    timeout_ms: float | Unset | None = UNSET
     sandbox_policy: SandboxExecutionPolicy | None = None
     signal: Signal | None = None
 
@@ -388,34 +386,3 @@ class TimeoutLimits:
 
     default_ms: float
     max_ms: float
-
-
-@final
-@dataclass(slots=True, eq=False)
-class PtcCallContext:
-    """What a handler can know about the call that it serves.
-
-    Attributes:
-        namespace: the namespace's global name.
-        member: the called member.
-        call_id: the call's number in its environment.
-        state_owner: the owner of the calling run, or None.
-        run_ended: True once the run that made the call has settled: nobody reads the answer.
-        abandoned: True once the waiting task in the program was cancelled.
-    """
-
-    namespace: str
-    member: str
-    call_id: int
-    state_owner: object | None
-    run_ended: bool = False
-    abandoned: bool = False
-    outer: PtcCallContext | None = field(default=None, repr=False)
-
-    @staticmethod
-    def current() -> PtcCallContext | None:
-        """The call that the running handler serves; None outside a handler."""
-        return CURRENT_CALL.get()
-
-
-CURRENT_CALL: Final[ContextVar[PtcCallContext | None]] = ContextVar("ptc_current_call", default=None)

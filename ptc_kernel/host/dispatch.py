@@ -7,13 +7,14 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Final, Literal, final
 
+from ptc_kernel.context import CURRENT_CALL, PtcCallContext
 from ptc_kernel.protocol.frames import ProtocolViolationError
 from ptc_kernel.protocol.lossless import LossyValueError, decode, encode
 from ptc_kernel.protocol.messages import whole_text
-from ptc_kernel.types import CURRENT_CALL, CallEvent, PtcCallContext, PtcCallRecord
+from ptc_kernel.types import CallEvent, PtcCallRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from ptc_kernel.protocol.frames import Answer, CallFrame, CallsFrame
     from ptc_kernel.types import PtcBindingFunction, PtcJsonValue
@@ -35,9 +36,9 @@ class Handlers:
         self._tasks: dict[asyncio.Task[None], str] = {}
         self.closing = False
 
-    def start(self, serve: Callable[[], object], name: str) -> None:
+    def start(self, serve: Coroutine[None, None, None], name: str) -> None:
         """Run a handler in a task of its own."""
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(serve())  # type: ignore[arg-type]
+        task = asyncio.get_running_loop().create_task(serve)
         self._tasks[task] = name
         task.add_done_callback(self._ended)
 
@@ -142,44 +143,41 @@ class Dispatch:
         if self._bytes + size > self._max_bytes:
             msg = f"more argument bytes at once than max_message_bytes ({self._max_bytes})"
             raise ProtocolViolationError(msg)
-        context = PtcCallContext(
-            namespace=call.namespace, member=call.member, call_id=call.id, state_owner=self._owner, outer=self._outer
-        )
-        self._open[call.id] = context
         self._bytes += size
         self.total += 1
         record = _Record(call.namespace, call.member, self._loop.time())
         if len(self._records) < RECORDS:
             self._records.append(record)
-        self._event(call, "started")
-        serve = lambda: self._serve(call, function, argument, size, context, record)  # noqa: E731
-        self._handlers.start(serve, f"{call.namespace}.{call.member}")
+        context = self._open[call.id] = PtcCallContext(
+            namespace=call.namespace,
+            member=call.member,
+            call_id=call.id,
+            state_owner=self._owner,
+            outer=self._outer,
+        )
+        self._event(context, "started")
 
-    def _event(self, call: CallFrame, phase: Literal["started", "ok", "rejected"]) -> None:
+        async def serve() -> None:
+            CURRENT_CALL.set(context)
+            ok, text = await self._outcome(function, argument)
+            self._bytes -= size
+            self._end_call(context, record, ok=ok, text=text)
+
+        self._handlers.start(serve(), f"{call.namespace}.{call.member}")
+
+    def _event(self, call: PtcCallContext, phase: Literal["started", "ok", "rejected"]) -> None:
         if not self._ended:
-            self._on_event(
-                CallEvent(call_id=call.id, namespace=call.namespace, member=call.member, phase=phase)
-            )
+            event = CallEvent(call_id=call.call_id, namespace=call.namespace, member=call.member, phase=phase)
+            self._on_event(event)
 
-    async def _serve(
-        self,
-        call: CallFrame,
-        function: PtcBindingFunction,
-        argument: PtcJsonValue,
-        size: int,
-        context: PtcCallContext,
-        record: _Record,
-    ) -> None:
-        CURRENT_CALL.set(context)
-        ok, text = await self._outcome(function, argument)
-        del self._open[call.id]
-        self._bytes -= size
-        if self._ended:
+    def _end_call(self, context: PtcCallContext, record: _Record, *, ok: bool, text: str) -> None:
+        del self._open[context.call_id]
+        if self._ended:  # nobody waits for it any more
             return
         record.ended = self._loop.time()
         record.outcome = "ok" if ok else "rejected"
-        self._event(call, "ok" if ok else "rejected")
-        self._answer((call.id, ok, text))
+        self._event(context, record.outcome)
+        self._answer((context.call_id, ok, text))
 
     async def _outcome(self, function: PtcBindingFunction, argument: PtcJsonValue) -> tuple[bool, str]:
         try:

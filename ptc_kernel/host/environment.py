@@ -11,7 +11,7 @@ from ptc_kernel.host.launch import LaunchedKernel, LaunchError, launch
 from ptc_kernel.host.process import describe_exit
 from ptc_kernel.host.recovery import read_rest
 from ptc_kernel.host.transport import ZmqTransport
-from ptc_kernel.protocol.execution import Died, LaunchFailed, Ready, Violation
+from ptc_kernel.protocol.events import Died, LaunchFailed, Ready, Violation
 from ptc_kernel.protocol.frames import AbandonFrame, CallsFrame, OverFrame, encode_answers
 from ptc_kernel.protocol.messages import Began, Busy, Frame, Idle, KernelEvent, Reply, Text, Visited
 

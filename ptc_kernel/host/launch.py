@@ -11,7 +11,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ptc_kernel.host.process import KernelProcess
 from ptc_kernel.host.recovery import CrashRing
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ("LaunchError", "LaunchedKernel", "launch", "scrubbed_environment")
 
-WORKER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "kernel", "__main__.py")
+WORKER: Final = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "kernel", "__main__.py"
+)
 PIPE_BYTES: Final = (256 * 1024, 64 * 1024)  # not more: all pipes of a user share one allowance
 LONGEST_FOLDER: Final = 107 - len("/k-5")  # sun_path, contract architecture row 10
 LOG_TAIL: Final = 2000
@@ -84,7 +86,7 @@ def _private_folder() -> str:
     folder = tempfile.mkdtemp(prefix="ptc-")
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         os.rmdir(folder)
-        folder = tempfile.mkdtemp(prefix="ptc-", dir="/tmp")  # noqa: S108 - mkdtemp makes it private
+        folder = tempfile.mkdtemp(prefix="ptc-", dir="/tmp")
     return folder
 
 
@@ -133,8 +135,8 @@ class LaunchedKernel:
         with open(os.open(connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(self.address.connection_info(), file)
         log = os.open(f"{self.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        given = (self._life_read, self._ready_write, self.ring.fd)
-        given += (self.out_read, self._out_write, self.err_read, self._err_write)
+        pipes = (self.out_read, self._out_write, self.err_read, self._err_write)
+        given = (self._life_read, self._ready_write, self.ring.fd, *pipes)
         python = self.config.python_executable
         command = [python, "-P", WORKER, "-f", connection_file, "--ptc-fds", ",".join(map(str, given))]
         try:
@@ -198,7 +200,7 @@ async def launch(kernel: LaunchedKernel, hello: Mapping[str, object], on_exit: C
         msg = f"the kernel could not be started: {error.strerror}"
         raise LaunchError(msg) from None
     limit = kernel.config.startup_timeout_ms
-    waits = {kernel.ready, kernel.process.dead}
+    waits: set[asyncio.Future[Any]] = {kernel.ready, kernel.process.dead}
     done, _ = await asyncio.wait(waits, timeout=limit / 1000, return_when=asyncio.FIRST_COMPLETED)
     if not done:
         kernel.process.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
-from typing import TYPE_CHECKING, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from ptc_kernel.errors import ReleaseError
 from ptc_kernel.host.environment import CleanupError, Environment
@@ -195,7 +195,9 @@ class Owners:
     async def release_all(self, reason: str) -> list[ReleaseError]:
         """End everything of every owner, at the same time; returns what failed."""
         slots = list(self._slots.values())
-        results = await asyncio.gather(*(self._release(slot, reason) for slot in slots), return_exceptions=True)
+        results = await asyncio.gather(
+            *(self._release(slot, reason) for slot in slots), return_exceptions=True
+        )
         return [result for result in results if isinstance(result, ReleaseError)]
 
 
@@ -219,6 +221,7 @@ async def _first(turn: asyncio.Future[None], stopped: asyncio.Event) -> None:
     """Wait for the turn, or for a reason not to take it."""
     stop = asyncio.get_running_loop().create_task(stopped.wait())
     try:
-        await asyncio.wait({turn, stop}, return_when=asyncio.FIRST_COMPLETED)
+        waits: set[asyncio.Future[Any]] = {turn, stop}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stop.cancel()

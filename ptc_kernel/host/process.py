@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ptc_kernel.protocol.proctree import Process, descendants_of, parse_stat
 
@@ -23,9 +23,8 @@ def _processes() -> list[Process]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    found.append(parse_stat(file.read()))
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                found.append(parse_stat(file.read()))  # or it ended meanwhile
     return found
 
 
@@ -112,7 +111,9 @@ class KernelProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)  # it must not start more, nor lose the ones that it adopted
         for _ in range(SWEEPS):
-            found = [process for process in descendants_of(self.pid, _processes()) if process.group != self.pid]
+            found = [
+                process for process in descendants_of(self.pid, _processes()) if process.group != self.pid
+            ]
             if not found:
                 break
             self._killed += found
@@ -127,7 +128,7 @@ class KernelProcess:
         try:
             _signal_all(members, signal.SIGTERM)
             self._signal_group(signal.SIGTERM)
-            waits = {self.dead, *(watch.gone for watch in watches)}
+            waits: set[asyncio.Future[Any]] = {self.dead, *(watch.gone for watch in watches)}
             _, left = await asyncio.wait(waits, timeout=grace)
             if left:
                 self._ending = False
@@ -148,7 +149,9 @@ class KernelProcess:
         processes = _processes()
         group = [process for process in processes if process.group == self.pid and not process.zombie]
         known = {process.pid for process in group}
-        return group + [process for process in descendants_of(self.pid, processes) if process.pid not in known]
+        return group + [
+            process for process in descendants_of(self.pid, processes) if process.pid not in known
+        ]
 
     async def all_gone(self, grace: float) -> bool:
         """Wait until nothing of what was killed is left; False when something is after `grace` seconds."""

@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from ptc_kernel.abort import AbortSignal, reason_text
 from ptc_kernel.host.dispatch import Dispatch
-from ptc_kernel.protocol.execution import (
-    Abort,
-    Emit,
-    Execution,
-    Finish,
-    Interrupt,
-    Kill,
-    Limits,
-    Outcome,
-    Violation,
-    unstarted,
-)
+from ptc_kernel.protocol.events import Abort, Emit, Finish, Interrupt, Kill, Over, Violation
+from ptc_kernel.protocol.execution import Execution, Limits, Outcome, unstarted
 from ptc_kernel.protocol.frames import AbandonFrame, CallsFrame, OverFrame, ProtocolViolationError
-from ptc_kernel.protocol.execution import Over
 from ptc_kernel.protocol.messages import Text
 from ptc_kernel.types import CallEvent, OutputEvent, TextOutput
 
@@ -31,7 +20,7 @@ if TYPE_CHECKING:
     from ptc_kernel.host.dispatch import Functions, Handlers
     from ptc_kernel.host.environment import Environment
     from ptc_kernel.host.sinks import Sink
-    from ptc_kernel.protocol.execution import Action, Event
+    from ptc_kernel.protocol.events import Action, Event
     from ptc_kernel.types import PtcRunSpec
 
 __all__ = ("Run",)
@@ -54,6 +43,7 @@ class Run:
     def __init__(
         self,
         spec: PtcRunSpec,
+        *,
         functions: Functions,
         errors: Mapping[str, tuple[str, str]],
         config: JupyterPtcConfig,

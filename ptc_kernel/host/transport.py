@@ -84,7 +84,11 @@ class _Channel:
     """One socket."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str, on_parts: Callable[[list[bytes]], None]
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        kind: int,
+        url: str,
+        on_parts: Callable[[list[bytes]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_parts = on_parts
@@ -94,7 +98,7 @@ class _Channel:
         if kind == zmq.SUB:
             self.socket.subscribe(b"")
         self.socket.connect(url)
-        self._fd = self.socket.getsockopt(zmq.FD)
+        self._fd = int(self.socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self.on_readable)
         self._loop.call_soon(self.on_readable)
 
@@ -192,9 +196,12 @@ class ZmqTransport:
             if event is not None:
                 self._on_event(event)
 
-    def _send(self, channel: str, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> str:
+    def _send(
+        self, channel: str, kind: str, content: Mapping[str, Any], buffers: Sequence[bytes] = ()
+    ) -> str:
         target = self._channels[channel]
         message = self._session.send(target.socket, kind, dict(content), buffers=list(buffers) or None)
+        assert message is not None
         target.sent()
         return str(message["header"]["msg_id"])
 

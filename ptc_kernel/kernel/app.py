@@ -49,7 +49,7 @@ DUNDER = re.compile("__.+__")
 KEPT_NAMES = frozenset({"_dh"})  # what %cd needs; everything else of IPython's stays out of sight
 
 
-class OnePipeIOPub(IOPubThread):  # type: ignore[misc]
+class OnePipeIOPub(IOPubThread):
     """An iopub thread that any number of threads wake through one pipe, and that sleeps when idle."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -70,7 +70,7 @@ class OnePipeIOPub(IOPubThread):  # type: ignore[misc]
         """There is one pipe, nothing to collect."""
 
 
-class HostedApp(IPKernelApp):  # type: ignore[misc]
+class HostedApp(IPKernelApp):
     """Everything around the kernel that a host needs otherwise than a notebook."""
 
     kernel_class = Type(HostedKernel)
@@ -80,7 +80,9 @@ class HostedApp(IPKernelApp):  # type: ignore[misc]
     def adopt(self, fds: Descriptors, hello: dict[str, Any]) -> None:
         """Take what the host passed."""
         self.fds, self.hello = fds, hello
-        folders = (os.path.dirname(str(module.__file__)) + os.sep for module in (asyncio, tornado, zmq, ipykernel))
+        folders = (
+            os.path.dirname(str(module.__file__)) + os.sep for module in (asyncio, tornado, zmq, ipykernel)
+        )
         self.runs = Runs()
         self.interrupts = Interrupts(self.runs, tuple(folders))
 

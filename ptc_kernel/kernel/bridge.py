@@ -8,7 +8,6 @@ program never trips the host's caps.
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import itertools
 import threading
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ptc_kernel.protocol.frames import COMM_TARGET, PROTOCOL_VERSION, CallFrame, encode_calls, unpack_text
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable
 
     from ptc_kernel.kernel.interrupts import Interrupts
@@ -125,9 +125,7 @@ class Bridge:
 
     # ------------------------------------------------------------------ calls out
 
-    def call(
-        self, namespace: str, member: str, text: str, loop: asyncio.AbstractEventLoop | None
-    ) -> Call:
+    def call(self, namespace: str, member: str, text: str, loop: asyncio.AbstractEventLoop | None) -> Call:
         """Issue a call; without a loop the caller waits on the call's gate.
 
         Raises:
@@ -231,7 +229,9 @@ class Bridge:
         if "cancel" in data:
             self._interrupts.on_message(data["cancel"])
 
-    def _on_answers(self, answers: Iterable[tuple[int, bool, str | None]], buffers: list[bytes | memoryview]) -> None:
+    def _on_answers(
+        self, answers: Iterable[tuple[int, bool, str | None]], buffers: list[bytes | memoryview]
+    ) -> None:
         answered = []
         with self._lock:
             for ident, ok, packed in answers:

@@ -8,6 +8,7 @@ host; while the window is full the thread does not read, which is the back-press
 from __future__ import annotations
 
 import codecs
+import contextlib
 import fcntl
 import os
 import select
@@ -125,7 +126,5 @@ class FdReader:
             self._output.flush()
 
     def _forget_wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            pass

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ipykernel.ipkernel import IPythonKernel
 from IPython.display import display
@@ -33,8 +33,12 @@ from ptc_kernel.protocol.ledger import json_size
 from ptc_kernel.protocol.lossless import LossyValueError, encode
 
 if TYPE_CHECKING:
+    import zmq
+    from jupyter_client.session import Session
+
     from ptc_kernel.kernel.app import HostedApp
     from ptc_kernel.kernel.programs import Parsed
+    from ptc_kernel.kernel.shell import OrderedPublisher
 
 __all__ = ("RELIED_ON", "HostedKernel")
 
@@ -62,20 +66,24 @@ def pack(value: object) -> bytes:
     return _dumps(value, default=str, separators=(",", ":")).encode()
 
 
-class HostedKernel(IPythonKernel):  # type: ignore[misc]
+class HostedKernel(IPythonKernel):
     """Runs programs for the one host that owns this kernel."""
 
     shell_class = Type(HostedShell)
+    if TYPE_CHECKING:  # traits that are always set here
+        shell: HostedShell
+        session: Session
+        io_loop: Any
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        app: HostedApp = self.parent
+        app = cast("HostedApp", self.parent)
         self._runs, self._interrupts = app.runs, app.interrupts
         self._output, self._reader = app.output, app.reader
         self._owner: str = app.hello["owner"]
         self._streams = sys.stdout, sys.stderr
         self.session.pack, self.session.unpack = pack, _loads
-        self.shell.display_pub.output = app.output
+        cast("OrderedPublisher", self.shell.display_pub).output = app.output
         self._programs = Programs(self.shell, app.interrupts)
         self._bridge = Bridge(app.hello, app.runs, app.interrupts, app.output, self._send_comm)
         self._namespaces = Namespaces(self._bridge, app.interrupts)
@@ -85,7 +93,7 @@ class HostedKernel(IPythonKernel):  # type: ignore[misc]
         """Begin to take requests."""
         super().start()
         loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
-        loop.set_task_factory(self._runs.task_factory)
+        loop.set_task_factory(cast("Any", self._runs.task_factory))
         loop.set_exception_handler(self._on_loop_error)
         self._interrupts.attach(loop)
 
@@ -101,14 +109,15 @@ class HostedKernel(IPythonKernel):  # type: ignore[misc]
         """Leave SIGINT alone."""
 
     def _send_comm(self, kind: str, content: dict[str, Any], run: Run, buffers: list[bytes]) -> None:
-        self.session.send(self.iopub_socket, kind, content, parent=run.parent, ident=b"comm", buffers=buffers)
+        socket = self.iopub_socket
+        self.session.send(socket, kind, content, parent=run.parent, ident=b"comm", buffers=list(buffers))
 
     # ------------------------------------------------------------------ control
 
     async def dispatch_control(self, msg: list[Any]) -> None:
         """Take our comm's messages without status messages and locks; pass on the others."""
         _, parts = self.session.feed_identities(msg, copy=False)
-        header = _loads(bytes(parts[1].buffer))
+        header = _loads(bytes(cast("zmq.Frame", parts[1]).buffer))
         if header.get("msg_type") not in ("comm_msg", "comm_close"):
             await super().dispatch_control(msg)
             return
@@ -153,19 +162,19 @@ class HostedKernel(IPythonKernel):  # type: ignore[misc]
         if "text" in reply:
             reply["text"] = pack_text(reply["text"], buffers)
         message = self._jupyter_reply(reply)
-        self.session.send(stream, "execute_reply", message, parent, ident=ident, buffers=buffers)
+        self.session.send(stream, "execute_reply", message, parent, ident=ident, buffers=list(buffers))
 
     async def _execute(self, run: Run, ident: Any, program: str, options: dict[str, Any]) -> dict[str, Any]:
         self._restore()
         if "cwd" in options:
             try:
                 os.chdir(options["cwd"])
-            except OSError as error:
-                return {"status": "cwd", "text": f"the working directory cannot be used: {error.strerror}"}
+            except OSError as problem:
+                return {"status": "cwd", "text": f"the working directory cannot be used: {problem.strerror}"}
         try:
             parsed = self._programs.compile(program)
-        except BaseException as error:  # noqa: BLE001 - compile raises more than SyntaxError
-            return self._exception(run, error)
+        except BaseException as wrong:  # noqa: BLE001 - compile raises more than SyntaxError
+            return self._exception(run, wrong)
         if self._interrupts.take_early(run):
             return self._exception(run, KeyboardInterrupt(NO_BEGIN))
         context = self._programs.context
@@ -177,7 +186,10 @@ class HostedKernel(IPythonKernel):  # type: ignore[misc]
             self._namespaces.bind(run, options["names"], options["errors"], self.shell.user_ns)
         earlier = living_descendants()
         completion, error = await self._run(run, parsed)
-        reply = self._exception(run, error) if error is not None else self._completion(run, completion, options)
+        if error is not None:
+            reply = self._exception(run, error)
+        else:
+            reply = self._completion(run, completion, options)
         if run.step:
             kill_new(earlier)
         self._reader.barrier()
@@ -217,13 +229,10 @@ class HostedKernel(IPythonKernel):  # type: ignore[misc]
         except LossyValueError as error:
             if options["display"]:
                 return self._displayed(run, completion[0])
-            return self._bounded(run, "lossy", str(error))
-        except BaseException as error:  # noqa: BLE001 - memory, or a dict that never stops changing
-            return self._bounded(run, "lossy", f"it could not be encoded: {type(error).__name__}")
-        self._reader.barrier()
-        if run.meter is not None and len(text.encode()) > run.meter.room:
-            return {"status": "limit"}
-        return {"status": "value", "text": text}
+            return self._bounded(run, "lossy", str(error), json_size(str(error)))
+        except BaseException as error:  # noqa: BLE001 - no memory for its text
+            return self._exception(run, error)
+        return self._bounded(run, "value", text, len(text.encode()))
 
     def _show_to_visitor(self, completion: tuple[Any, ...]) -> None:
         if completion:
@@ -232,30 +241,30 @@ class HostedKernel(IPythonKernel):  # type: ignore[misc]
     def _displayed(self, run: Run, value: object) -> dict[str, Any]:
         try:
             self._programs.context.run(display, value)
-        except BaseException as error:  # noqa: BLE001 - reprs are code of the program
-            return self._exception(run, error)
+        except BaseException as wrong:  # noqa: BLE001 - reprs are code of the program
+            return self._exception(run, wrong)
         return {"status": "none"}
 
     def _exception(self, run: Run, error: BaseException) -> dict[str, Any]:
-        return self._bounded(run, "exception", program_traceback(error))
+        text = program_traceback(error)
+        return self._bounded(run, "exception", text, json_size(text))
 
-    def _bounded(self, run: Run, status: str, text: str) -> dict[str, Any]:
+    def _bounded(self, run: Run, status: str, text: str, size: int) -> dict[str, Any]:
+        """The outcome, unless it does not fit beside the output: then its text stays here."""
         self._reader.barrier()
-        if run.meter is not None and json_size(text) > run.meter.room:
+        if run.meter is not None and size > run.meter.room:
             return {"status": "limit"}
         return {"status": status, "text": text}
 
     def _jupyter_reply(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """The outcome as the reply that Jupyter's clients know, with ours inside."""
         count = self.shell.execution_count
-        payload = self.shell.payload_manager.read_payload()
-        self.shell.payload_manager.clear_payload()
         if outcome["status"] in ("none", "value"):
             return {
                 "status": "ok",
                 "execution_count": count,
                 "user_expressions": {},
-                "payload": payload,
+                "payload": [],
                 "ptc": outcome,
             }
         text = outcome.get("text") or outcome["status"]

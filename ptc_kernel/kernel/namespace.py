@@ -75,7 +75,9 @@ class Namespace:
 
 def _listing(members: Mapping[str, object]) -> str:
     shown = ", ".join(sorted(members)[:20])
-    return shown + (f" and {len(members) - 20} more" if len(members) > 20 else "") if members else "no members"
+    return (
+        shown + (f" and {len(members) - 20} more" if len(members) > 20 else "") if members else "no members"
+    )
 
 
 class Member:

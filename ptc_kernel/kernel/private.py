@@ -30,7 +30,7 @@ def builtins_kept() -> Iterator[None]:
         module.__dict__.setdefault("__builtins__", copy)
         execute(loader, module)
 
-    SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign]
+    SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -73,9 +73,10 @@ class Programs:
         name = f"{PROGRAM_FILE} {next(self._numbers)}>"
         source, tree = self._parse(program.removeprefix("\ufeff"), name)
         self._keep_source(name, source)
-        body, last = tree.body, None
-        if body and isinstance(body[-1], ast.Expr):
-            last = ast.Expression(body.pop().value)
+        body = tree.body
+        last = ast.Expression(body[-1].value) if body and isinstance(body[-1], ast.Expr) else None
+        if last is not None:
+            del body[-1]
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | self._future
         compiled = None
         if body:
@@ -103,7 +104,7 @@ class Programs:
     def _as_ipython(self, program: str) -> str | None:
         """The program with IPython's syntax turned into Python, or None when there is none in it."""
         try:
-            other = str(self._shell.transform_cell(program))
+            other = str(self._shell.transform_cell(program))  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001 - the first SyntaxError is the one to report
             return None
         return None if other.strip() == program.strip() else other
@@ -190,7 +191,9 @@ def refuse_stdin(what: str) -> Callable[..., Any]:
     """A stand-in for a function that would read from a terminal."""
 
     def refused(*_args: Any, **_kwargs: Any) -> Any:
-        msg = f"{what} needs a person at a terminal; a program has no stdin: pass the data in the program or use a binding"
+        msg = (
+            f"{what} needs a person at a terminal; a program has no stdin: pass the data in, or use a binding"
+        )
         raise RuntimeError(msg)
 
     return refused

@@ -90,11 +90,15 @@ class Runs:
             start(thread)
 
         def submit_work(
-            executor: concurrent.futures.ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+            executor: concurrent.futures.ThreadPoolExecutor,
+            fn: Callable[..., Any],
+            /,
+            *args: Any,
+            **kwargs: Any,
         ) -> concurrent.futures.Future[Any]:
             return submit(executor, self._carry(fn), *args, **kwargs)
 
-        threading.Thread.start = start_thread  # type: ignore[method-assign]
+        threading.Thread.start = start_thread  # type: ignore[method-assign, assignment]
         concurrent.futures.ThreadPoolExecutor.submit = submit_work  # type: ignore[method-assign, assignment]
 
     def _carry(self, fn: Callable[..., Any]) -> Callable[..., Any]:

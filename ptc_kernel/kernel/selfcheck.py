@@ -23,7 +23,9 @@ def check_version() -> None:
     except PackageNotFoundError:
         sys.exit(f"ptc_kernel needs ipykernel >= {needed} in {sys.prefix}: pip install ipykernel")
     if tuple(int(part) for part in found.split(".")[:2]) < NEEDED:
-        sys.exit(f"ptc_kernel needs ipykernel >= {needed} in {sys.prefix}, found {found}: pip install -U ipykernel")
+        sys.exit(
+            f"ptc_kernel needs ipykernel >= {needed} in {sys.prefix}, found {found}: pip install -U ipykernel"
+        )
 
 
 def stub_debugger() -> None:
@@ -35,7 +37,12 @@ def stub_debugger() -> None:
 
 def check_internals(relied_on: dict[type, tuple[str, ...]]) -> None:
     """End this process with a clear line when a class lacks an attribute that we rely on."""
-    missing = [f"{cls.__name__}.{name}" for cls, names in relied_on.items() for name in names if not hasattr(cls, name)]
+    missing = [
+        f"{cls.__name__}.{name}"
+        for cls, names in relied_on.items()
+        for name in names
+        if not hasattr(cls, name)
+    ]
     if missing:
         found = version("ipykernel")
         sys.exit(f"ptc_kernel does not know this ipykernel ({found}): it has no {', '.join(missing)}")

@@ -11,22 +11,20 @@ from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from IPython.core import page
 from IPython.display import display
-from traitlets import Instance, Type
-
-from ptc_kernel.kernel.streams import Output
+from traitlets import Type
 
 if TYPE_CHECKING:
-    from ptc_kernel.kernel.kernel import HostedKernel
+    from ptc_kernel.kernel.streams import Output
 
-__all__ = ("HostedShell",)
+__all__ = ("HostedShell", "OrderedPublisher")
 
 
-class OrderedPublisher(ZMQDisplayPublisher):  # type: ignore[misc]
+class OrderedPublisher(ZMQDisplayPublisher):
     """Sends displays through the program's output, at their place in the order."""
 
     output: Output
 
-    def publish(
+    def publish(  # type: ignore[override]
         self,
         data: dict[str, Any],
         metadata: dict[str, Any] | None = None,
@@ -49,11 +47,10 @@ class OrderedPublisher(ZMQDisplayPublisher):  # type: ignore[misc]
         self.output.flush()
 
 
-class HostedShell(ZMQInteractiveShell):  # type: ignore[misc]
+class HostedShell(ZMQInteractiveShell):
     """An IPython shell without history, terminal, colours or a way out."""
 
     display_pub_class = Type(OrderedPublisher)
-    kernel: HostedKernel = Instance("ipykernel.ipkernel.IPythonKernel", allow_none=True)
 
     def init_environment(self) -> None:
         """Keep pagers out; ipykernel would force colours on every child process."""

@@ -166,7 +166,9 @@ class Output:
             run, channel = self._key
             text, size = "".join(self._texts), self._size
             self._texts, self._size = [], 0
-            self._transmit("stream", {"name": channel, "text": text}, run, size, b"stream." + channel.encode())
+            self._transmit(
+                "stream", {"name": channel, "text": text}, run, size, b"stream." + channel.encode()
+            )
 
     def _transmit(self, kind: str, content: dict[str, Any], run: Run | None, size: int, topic: bytes) -> None:
         self._sent += size + MESSAGE_BYTES

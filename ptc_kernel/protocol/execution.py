@@ -15,6 +15,20 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final
 
+from ptc_kernel.protocol.events import (
+    Abort,
+    Action,
+    Died,
+    Emit,
+    Event,
+    Finish,
+    Interrupt,
+    Kill,
+    LaunchFailed,
+    Over,
+    Ready,
+    Violation,
+)
 from ptc_kernel.protocol.ledger import LOST, Ledger, json_size
 from ptc_kernel.protocol.lossless import LossyValueError, decode, encode
 from ptc_kernel.protocol.messages import Began, Busy, Idle, Reply, Text
@@ -25,26 +39,7 @@ if TYPE_CHECKING:
 
     from ptc_kernel.types import Channel, FailureKind
 
-__all__ = (
-    "TRANSITIONS",
-    "Abort",
-    "Action",
-    "Died",
-    "Emit",
-    "Event",
-    "Execution",
-    "Finish",
-    "Interrupt",
-    "Kill",
-    "LaunchFailed",
-    "Limits",
-    "Outcome",
-    "Over",
-    "Phase",
-    "Ready",
-    "Violation",
-    "unstarted",
-)
+__all__ = ("TRANSITIONS", "Execution", "Limits", "Outcome", "Phase", "unstarted")
 
 FIRST_REPEAT: Final = 0.25  # seconds from the first interrupt to the second (contract 8.2)
 NEXT_REPEATS: Final = 1.0
@@ -60,84 +55,6 @@ class Phase(enum.Enum):
     IDLED = "idled"  # the kernel is idle, its reply is not here
     KILLING = "killing"  # the kernel was told to die
     DONE = "done"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The kernel is up and has the request."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class LaunchFailed:
-    """No kernel could be started."""
-
-    message: str
-    kind: Literal["worker-exit", "sandbox-unavailable"] = "worker-exit"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Died:
-    """The kernel is dead, and what it had written was read to the end."""
-
-    message: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Somebody wants the run to stop."""
-
-    message: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The kernel says that the output cap was crossed."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """The kernel broke the protocol."""
-
-    message: str
-
-
-Event: TypeAlias = Ready | LaunchFailed | Died | Abort | Over | Violation | Busy | Began | Idle | Text | Reply
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """Hand this output on."""
-
-    channel: Channel
-    text: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """Interrupt the program: one step of the stop ladder."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """Kill the kernel and everything that it started."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The run is over; `Execution.outcome` says how."""
-
-
-Action: TypeAlias = Emit | Interrupt | Kill | Finish
 
 
 @final
@@ -266,10 +183,14 @@ class Execution:
             case _:
                 yield from self._step(event, now)
 
-    def _step(self, event: Ready | LaunchFailed | Died | Began | Idle | Reply, now: float) -> Iterator[Action]:
+    def _step(
+        self, event: Ready | LaunchFailed | Died | Began | Idle | Reply, now: float
+    ) -> Iterator[Action]:
         phase = TRANSITIONS[self.phase].get(type(event))
         if phase is None:
-            yield from self._break(f"{type(event).__name__} is out of order while the run is {self.phase.value}")
+            yield from self._break(
+                f"{type(event).__name__} is out of order while the run is {self.phase.value}"
+            )
             return
         before, self.phase = self.phase, phase
         match event:
@@ -383,7 +304,9 @@ class Execution:
         have, missing = ("a reply", "idle") if self.phase is P.REPLIED else ("idle", "a reply")
         if self._settled is not None and self._settled[0] not in ("timeout", "abort"):
             self._settled, self._value = None, ABSENT
-        yield from self._break(f"{have} came without {missing} within grace_ms ({self._limits.grace_ms:g} ms)")
+        yield from self._break(
+            f"{have} came without {missing} within grace_ms ({self._limits.grace_ms:g} ms)"
+        )
 
     def _timeout_message(self) -> str:
         begun = "" if self.started else " before the program began"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, cast, final
+from typing import Final, TypeAlias, final
 
 __all__ = (
     "BUFFER_FROM",
@@ -161,7 +161,9 @@ def _calls(data: Mapping[object, object], buffers: Buffers, max_bytes: int) -> C
         if size > max_bytes:
             msg = f"a calls frame is over max_message_bytes ({max_bytes})"
             raise ProtocolViolationError(msg)
-        call = CallFrame(row[0], _text(row[1], "namespace"), _text(row[2], "member"), unpack_text(row[3], left))
+        call = CallFrame(
+            row[0], _text(row[1], "namespace"), _text(row[2], "member"), unpack_text(row[3], left)
+        )
         calls.append(call)
     return CallsFrame(_text(data["run"], "run"), tuple(calls))
 
@@ -170,4 +172,4 @@ def _text(value: object, what: str) -> str:
     if type(value) is not str:
         msg = f"the {what} of a control frame is not a text"
         raise ProtocolViolationError(msg)
-    return cast("str", value)
+    return value

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import accumulate
-from json.decoder import scanstring as _scan_string
+from json.decoder import scanstring as _scan_string  # type: ignore[attr-defined]
 from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING, Final, cast
 
@@ -67,7 +67,7 @@ def encode(value: object) -> str:
         for key, item in frame.items:
             frame.key = key
             if type(key) is str:
-                parts.append(cast("str", key))  # a separator, the quoted key and a colon
+                parts.append(key)  # a separator, the quoted key and a colon
             elif key:
                 parts.append(",")
             if _open(item, parts, stack, on_path):
@@ -124,7 +124,7 @@ def _flat(items: list[object]) -> str | None:
         return f"[{','.join(map(encode_string, cast('list[str]', items)))}]"
     if kind is int:
         numbers = cast("list[int]", items)
-        if -EXACT <= min(numbers) and max(numbers) <= EXACT:
+        if min(numbers) >= -EXACT and max(numbers) <= EXACT:
             return f"[{','.join(map(int.__repr__, numbers))}]"
     return None
 
@@ -201,7 +201,7 @@ def _step(key: object) -> str:
         return f"[{key}]"
     if type(key) is not str:
         return ""
-    text = cast("str", key).lstrip(",")[:-1]
+    text = key.lstrip(",")[:-1]
     return f"[{ascii(json.loads(text))[:NAME_LENGTH]}]"
 
 
@@ -226,12 +226,14 @@ def decode(text: str) -> PtcJsonValue:
 
 
 _loads = json.loads  # captured: a program may replace json.loads
-_raw_number = json.JSONDecoder(parse_constant=lambda name: _no_constant(name)).raw_decode
 
 
 def _no_constant(name: str) -> object:
     msg = f"{name} is not a JSON number"
     raise LossyValueError(msg)
+
+
+_raw_scalar = json.JSONDecoder(parse_constant=_no_constant).raw_decode
 
 
 def _depth(text: str) -> int:
@@ -259,7 +261,7 @@ def _decode_deep(text: str) -> PtcJsonValue:
             string, at = _scan_string(text, at)
             item: object = string
         elif mark is None:
-            item, at = _raw_number(text, match.start(3))
+            item, at = _raw_scalar(text, match.start(3))
         elif mark in "[{" and expect != "key":
             container: list[object] | dict[str, object] = [] if mark == "[" else {}
             _put(stack[-1], keys, container)

@@ -163,7 +163,7 @@ def _output(run: str, channel: object, text: object, metadata: Mapping[str, obje
     count, ring = metadata.get("ptc_count", 0), metadata.get("ptc_ring", 0)
     if type(count) is not int or type(ring) is not int:
         raise ProtocolViolationError("an output message has no byte count")
-    return Text(run, cast("Channel", channel), whole_text(text), count, ring)
+    return Text(run, channel, whole_text(text), count, ring)
 
 
 def whole_text(text: str) -> str:

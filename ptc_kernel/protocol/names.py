@@ -90,7 +90,8 @@ def _check_global(name: object, what: str) -> None:
         msg = f"{what} must be a str, not {type(name).__name__}"
         raise UsageTypeError(msg)
     if not is_portable_identifier(name):
-        msg = f"{what} {name!r} must match [A-Za-z_][A-Za-z0-9_]* and not be a reserved word of Python or ECMAScript"
+        rule = "match [A-Za-z_][A-Za-z0-9_]* and be no reserved word of Python or ECMAScript"
+        msg = f"{what} {name!r} must {rule}"
         raise UsageValueError(msg)
     if name in RESERVED_BINDING_GLOBALS:
         reserved = ", ".join(sorted(RESERVED_BINDING_GLOBALS))
@@ -98,9 +99,7 @@ def _check_global(name: object, what: str) -> None:
         raise UsageValueError(msg)
 
 
-def _check_error_classes(
-    namespaces: Sequence[PtcBindingNamespace], globals_: Mapping[str, object]
-) -> None:
+def _check_error_classes(namespaces: Sequence[PtcBindingNamespace], globals_: Mapping[str, object]) -> None:
     seen: set[str] = set()
     for namespace in namespaces:
         error_class = namespace.error_class
@@ -119,11 +118,15 @@ def _check_error_classes(
             msg = f"member_name_property of {name!r} must be a str, not {type(member).__name__}"
             raise UsageTypeError(msg)
         if not is_usable_error_member(member):
-            msg = f"member_name_property {member!r} of {name!r} is empty, a dunder name or an attribute that errors have"
+            msg = (
+                f"member_name_property {member!r} of {name!r} is empty, a dunder, or what errors have anyway"
+            )
             raise UsageValueError(msg)
 
 
-def _capture(global_name: str, functions: Mapping[str, Callable[[object], object]]) -> dict[str, Callable[[object], object]]:
+def _capture(
+    global_name: str, functions: Mapping[str, Callable[[object], object]]
+) -> dict[str, Callable[[object], object]]:
     captured: dict[str, Callable[[object], object]] = {}
     for name in functions:
         function = functions[name]
