@@ -83,8 +83,40 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = (  # noqa: PLE0604 - computed from the table above, and checked by a test
-    *sorted(_HOME_OF),
+__all__ = (
+    "ABSENT",
+    "UNSET",
+    "AbortController",
+    "AbortSignal",
+    "CallEvent",
+    "ConfigError",
+    "ImageAttachmentRef",
+    "ImageOutput",
+    "JupyterPtcConfig",
+    "JupyterPtcRuntime",
+    "OutputEvent",
+    "PtcBindingErrorClass",
+    "PtcBindingNamespace",
+    "PtcCallContext",
+    "PtcCallRecord",
+    "PtcError",
+    "PtcImage",
+    "PtcRunError",
+    "PtcRunFailure",
+    "PtcRunRequest",
+    "PtcRunResult",
+    "PtcRunSandbox",
+    "PtcRunSpec",
+    "PtcRuntime",
+    "ReleaseError",
+    "ResultEvent",
+    "SandboxExecutionPolicy",
+    "StateOwner",
+    "TextOutput",
+    "UsageError",
+    "UsageTypeError",
+    "UsageValueError",
+    "__version__",
 )
 
 

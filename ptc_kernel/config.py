@@ -54,7 +54,7 @@ class JupyterPtcConfig:
     startup_timeout_ms: float = 60_000
     max_memory_mb: int | None = None
     python_executable: str = field(default_factory=lambda: sys.executable)
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     cwd: str | None = None
     stop: Literal["interrupt", "kill"] = "interrupt"
 

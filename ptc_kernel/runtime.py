@@ -343,8 +343,8 @@ def _check_timeout(timeout_ms: object) -> float:
 
 
 def _check_owner(owner: object) -> None:
-    if owner is not None and isinstance(owner, PRIMITIVE_OWNERS):
-        kind = type(owner).__name__
+    kind = type(owner).__name__
+    if owner is not None and issubclass(type(owner), PRIMITIVE_OWNERS):
         msg = f"state_owner is told apart by identity, which a {kind} does not have: use StateOwner(label)"
         raise UsageTypeError(msg)
 

@@ -204,6 +204,8 @@ class Execution:
                 self._settle(event.kind, event.message)
             case Died():
                 self._settle("worker-exit", event.message)
+            case Idle():
+                pass
         if phase is P.DONE:
             yield from self._finish(lost=self._killed or isinstance(event, (Died, LaunchFailed)))
         elif phase in (P.REPLIED, P.IDLED) and before is not phase:

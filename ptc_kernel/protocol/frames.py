@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias, cast, final
 
 __all__ = (
     "BUFFER_FROM",
@@ -134,27 +134,28 @@ def parse_frame(data: object, buffers: Buffers, *, max_bytes: int) -> KernelFram
     """
     if not isinstance(data, Mapping):
         raise ProtocolViolationError("a control frame is not an object")
-    if data.keys() == {"over"}:
-        return OverFrame(_text(data["over"], "run"))
-    if data.keys() == {"abandoned", "run"}:
-        ids = data["abandoned"]
-        if type(ids) is not list or not all(type(ident) is int for ident in ids):
+    fields = cast("Mapping[str, object]", data)
+    if fields.keys() == {"over"}:
+        return OverFrame(_text(fields["over"], "run"))
+    if fields.keys() == {"abandoned", "run"}:
+        ids = _items(fields["abandoned"], "abandoned calls")
+        if not all(type(ident) is int for ident in ids):
             raise ProtocolViolationError("abandoned call ids must be integers")
-        return AbandonFrame(_text(data["run"], "run"), tuple(ids))
-    if data.keys() == {"calls", "run"}:
-        return _calls(data, buffers, max_bytes)
+        return AbandonFrame(_text(fields["run"], "run"), tuple(cast("list[int]", ids)))
+    if fields.keys() == {"calls", "run"}:
+        return _calls(fields, buffers, max_bytes)
     raise ProtocolViolationError("a control frame of an unknown type")
 
 
-def _calls(data: Mapping[object, object], buffers: Buffers, max_bytes: int) -> CallsFrame:
-    rows = data["calls"]
-    if type(rows) is not list or not rows:
+def _calls(fields: Mapping[str, object], buffers: Buffers, max_bytes: int) -> CallsFrame:
+    rows = _items(fields["calls"], "calls")
+    if not rows:
         raise ProtocolViolationError("a calls frame has no calls")
     left = list(buffers)
     size = sum(len(buffer) for buffer in left)
-    calls = []
-    for row in rows:
-        if type(row) is not list or len(row) != _CALL_FIELDS or type(row[0]) is not int:
+    calls: list[CallFrame] = []
+    for row in (_items(item, "call") for item in rows):
+        if len(row) != _CALL_FIELDS or type(row[0]) is not int:
             raise ProtocolViolationError("a call must be [id, namespace, member, text]")
         if row[3] is not None:
             size += len(_text(row[3], "argument"))
@@ -165,7 +166,14 @@ def _calls(data: Mapping[object, object], buffers: Buffers, max_bytes: int) -> C
             row[0], _text(row[1], "namespace"), _text(row[2], "member"), unpack_text(row[3], left)
         )
         calls.append(call)
-    return CallsFrame(_text(data["run"], "run"), tuple(calls))
+    return CallsFrame(_text(fields["run"], "run"), tuple(calls))
+
+
+def _items(value: object, what: str) -> list[object]:
+    if type(value) is not list:
+        msg = f"the {what} of a control frame are not a list"
+        raise ProtocolViolationError(msg)
+    return cast("list[object]", value)
 
 
 def _text(value: object, what: str) -> str:

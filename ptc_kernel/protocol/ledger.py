@@ -157,7 +157,7 @@ class Ledger:
         """The held output that fits beside an `output-limit` text, and that text."""
         message = limit_message(self.cap, lost=lost)
         self._open.limit = self.cap - json_size(message)
-        kept = []
+        kept: list[tuple[str, str]] = []
         for channel, text in self.rest():
             piece = self._open.fit_text(channel, text)
             if piece:

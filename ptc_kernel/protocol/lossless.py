@@ -258,8 +258,7 @@ def _decode_deep(text: str) -> PtcJsonValue:
         mark, quote, _ = match.groups()
         at = match.end()
         if quote:
-            string, at = _scan_string(text, at)
-            item: object = string
+            item, at = cast("tuple[object, int]", _scan_string(text, at))
         elif mark is None:
             item, at = _raw_scalar(text, match.start(3))
         elif mark in "[{" and expect != "key":

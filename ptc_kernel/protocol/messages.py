@@ -21,8 +21,6 @@ from ptc_kernel.protocol.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ptc_kernel.types import Channel
 
 __all__ = (
@@ -41,7 +39,7 @@ __all__ = (
 )
 
 ReplyStatus: TypeAlias = Literal["none", "value", "lossy", "exception", "limit", "cwd"]
-REPLY_STATUSES: Final = ("none", "value", "lossy", "exception", "limit", "cwd")
+REPLY_STATUSES: Final[tuple[ReplyStatus, ...]] = ("none", "value", "lossy", "exception", "limit", "cwd")
 
 
 @final
@@ -127,27 +125,30 @@ def parse_iopub(
         ProtocolViolationError: a message of ours is malformed.
     """
     kind = message["header"]["msg_type"]
-    content = message["content"]
+    content = _fields(message["content"])
     if kind == "comm_msg":
-        if not isinstance(content, Mapping) or content.get("comm_id") != comm_id:
+        if content.get("comm_id") != comm_id:
             return None  # another comm: a widget, a progress bar
         return Frame(parse_frame(content.get("data"), message["buffers"], max_bytes=max_bytes))
-    parent = message["parent_header"]
+    parent = _fields(message["parent_header"])
     run = parent.get("msg_id")
     if type(run) is not str or parent.get("session") != session:
         return Visited() if kind == "execute_input" and run else None
-    if not isinstance(content, Mapping):
-        msg = f"the content of a {kind} message is not an object"
-        raise ProtocolViolationError(msg)
     if kind == "status":
         return _status(run, content)
     if kind == "execute_input":
         return Began(run)
     if kind == "stream":
-        return _output(run, content.get("name"), content.get("text"), message["metadata"])
+        return _output(run, content.get("name"), content.get("text"), _fields(message["metadata"]))
     if kind in ("display_data", "update_display_data"):
-        return _output(run, "display", display_text(content.get("data")), message["metadata"])
+        return _output(run, "display", display_text(content.get("data")), _fields(message["metadata"]))
     return None
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise ProtocolViolationError("a part of a message is not an object")
+    return cast("Mapping[str, object]", value)
 
 
 def _status(run: str, content: Mapping[str, object]) -> KernelEvent | None:
@@ -177,11 +178,10 @@ def whole_text(text: str) -> str:
 
 def display_text(data: object) -> str:
     """A mimebundle as text: its text/plain form, ended by a newline as a terminal would."""
-    if not isinstance(data, Mapping):
-        raise ProtocolViolationError("a display message has no data")
-    plain = data.get("text/plain")
+    bundle = _fields(data)
+    plain = bundle.get("text/plain")
     if type(plain) is not str:
-        kinds = ", ".join(sorted(str(kind) for kind in data)) or "nothing"
+        kinds = ", ".join(sorted(bundle)) or "nothing"
         plain = f"<display of {kinds}>"
     return plain if plain.endswith("\n") else plain + "\n"
 
@@ -194,14 +194,14 @@ def parse_reply(message: Mapping[str, Any]) -> Reply | None:
     """
     if message["header"]["msg_type"] != "execute_reply":
         return None
-    run = message["parent_header"].get("msg_id")
-    content = message["content"]
-    ours = content.get("ptc") if isinstance(content, Mapping) else None
+    run = _fields(message["parent_header"]).get("msg_id")
+    ours = _fields(message["content"]).get("ptc")
     if type(run) is not str or not isinstance(ours, Mapping):
         raise ProtocolViolationError("an execute_reply without an outcome")
-    status = ours.get("status")
+    outcome = cast("Mapping[str, object]", ours)
+    status = outcome.get("status")
     if status not in REPLY_STATUSES:
         raise ProtocolViolationError("an execute_reply with an unknown outcome")
-    buffers: Sequence[bytes | memoryview] = message["buffers"]
-    text = "" if status in ("none", "limit") else unpack_text(ours.get("text"), list(buffers))
-    return Reply(run, cast("ReplyStatus", status), text)
+    buffers: list[bytes | memoryview] = list(message["buffers"])
+    text = "" if status in ("none", "limit") else unpack_text(outcome.get("text"), buffers)
+    return Reply(run, status, text)
