@@ -83,7 +83,7 @@ class AbortController:
     __slots__ = ("signal",)
 
     def __init__(self) -> None:
-        self.signal = AbortSignal()
+        self.signal: AbortSignal = AbortSignal()
 
     def abort(self, reason: object = None) -> None:
         """Fire the signal; only the first call counts. Works from any thread."""
@@ -96,6 +96,6 @@ def reason_text(reason: object) -> str:
         return "aborted"
     try:
         text = str(reason)
-    except Exception:  # noqa: BLE001 - a hostile __str__ must not make run() raise
+    except BaseException:  # noqa: BLE001 - a hostile __str__ must not make run() raise
         return UNPRINTABLE
     return text if type(text) is str and text else "aborted"

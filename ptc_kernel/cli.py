@@ -189,11 +189,10 @@ def _namespaces(name: str) -> Sequence[PtcBindingNamespace]:
 
 def _as_json(result: PtcRunResult) -> dict[str, Any]:
     """The result with the field names of `PtcRunResult`; a value that is absent is left out."""
+    error = result.error
     data: dict[str, Any] = {
         "output": [_output_as_json(item) for item in result.output],
-        "error": None
-        if result.error is None
-        else {"kind": result.error.kind, "message": result.error.message},
+        "error": None if error is None else {"kind": error.kind, "message": error.message},
         "state": result.state,
         "started": result.started,
         "calls_total": result.calls_total,

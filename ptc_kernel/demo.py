@@ -105,22 +105,12 @@ def standard_library(root: str) -> PtcBindingNamespace:
     """Host functions that list and read the files below `root`, and nothing else."""
 
     async def list_files(query: dict[str, PtcJsonValue]) -> list[str]:
-        suffix, most = str(query.get("suffix", "")), query.get("most")
-        found = []
-        for folder, folders, names in os.walk(root):
-            folders[:] = sorted(set(folders) - SKIPPED)
-            found += [
-                os.path.relpath(os.path.join(folder, name), root) for name in names if name.endswith(suffix)
-            ]
-        found.sort()
+        found = await to_thread.run_sync(_files_below, root, str(query.get("suffix", "")))
+        most = query.get("most")
         return found[:most] if isinstance(most, int) else found
 
     async def read_file(query: dict[str, PtcJsonValue]) -> str:
-        path = os.path.realpath(os.path.join(root, str(query["path"])))
-        if not path.startswith(os.path.realpath(root) + os.sep):
-            raise PermissionError("only files of the standard library can be read")
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        return await to_thread.run_sync(_read_below, root, str(query["path"]))
 
     error_class = PtcBindingErrorClass(name="FileError", member_name_property="member")
     functions = {"list": list_files, "read": read_file}

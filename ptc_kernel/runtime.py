@@ -119,11 +119,11 @@ class JupyterPtcRuntime(PtcRuntime):
         ConfigError: a configuration field is not usable, or this platform is not Linux.
     """
 
-    language = "python"
-    isolation = "process"
-    program_format = "repl"
-    retains_state = True
-    sandbox_mode = None
+    language: str = "python"
+    isolation: str = "process"
+    program_format: str = "repl"
+    retains_state: bool = True
+    sandbox_mode: str | None = None
 
     def __init__(self, config: JupyterPtcConfig | None = None, **options: Any) -> None:
         if not hasattr(os, "pidfd_open"):

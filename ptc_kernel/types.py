@@ -110,7 +110,7 @@ class StateOwner:
     __slots__ = ("__weakref__", "label")
 
     def __init__(self, label: str = "") -> None:
-        self.label = label
+        self.label: str = label
 
     def __repr__(self) -> str:
         return f"StateOwner({self.label!r})"

@@ -1,5 +1,8 @@
 """AbortController, AbortSignal and the text of a reason."""
 
+# ruff: noqa: SIM300
+# The test law asks for `assert expected == actual`.
+
 from __future__ import annotations
 
 import threading
@@ -150,14 +153,22 @@ def fail(error):
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
-    [("stop", "stop"), (5, "5"), (ValueError("boom"), "boom"), (Lie("lie"), "lie"), ("two\nlines", "two\nlines")],
+    [
+        ("stop", "stop"),
+        (5, "5"),
+        (ValueError("boom"), "boom"),
+        (Lie("lie"), "lie"),
+        ("two\nlines", "two\nlines"),
+    ],
 )
 def test_reason_text(reason, expected):
     """The text of a reason is what str makes of it."""
     assert expected == reason_text(reason)
 
 
-@pytest.mark.parametrize("reason", [None, "", Hostile(lambda: ""), ValueError()], ids=["none", "empty", "hostile", "error"])
+@pytest.mark.parametrize(
+    "reason", [None, "", Hostile(lambda: ""), ValueError()], ids=["none", "empty", "hostile", "error"]
+)
 def test_reason_without_a_text(reason):
     """H07: a reason without a text still gives one."""
     assert "aborted" == reason_text(reason)

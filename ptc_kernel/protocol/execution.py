@@ -136,6 +136,9 @@ class Execution:
         self._ledger = Ledger(limits.max_output_bytes)
         self._settled: _Settled | None = None
         self._value: PtcJsonValue | Absent = ABSENT
+        self._value_size = 0
+        self._over = False
+        self._entered = True
         self._next_step: float | None = None  # of the stop ladder
         self._kill_at: float | None = None
         self._interrupts = 0
@@ -207,7 +210,9 @@ class Execution:
             case Idle():
                 pass
         if phase is P.DONE:
-            yield from self._finish(lost=self._killed or isinstance(event, (Died, LaunchFailed)))
+            refused = isinstance(event, LaunchFailed) and event.kind == "sandbox-unavailable"
+            gone = isinstance(event, (Died, LaunchFailed)) and not refused
+            yield from self._finish(lost=self._killed or gone)
         elif phase in (P.REPLIED, P.IDLED) and before is not phase:
             self._next_step = None
             self._kill_at = now + self._limits.grace_ms / 1000
@@ -223,6 +228,7 @@ class Execution:
 
     def _flood(self) -> Iterator[Action]:
         """The program still runs and is over the cap: nothing that it writes can be kept."""
+        self._over = True
         self._settle("output-limit", "")
         if self.phase not in (P.REPLIED, P.IDLED):
             yield from self._kill()
@@ -247,6 +253,7 @@ class Execution:
                 self._settle("output-limit", "")
             case "cwd":
                 self._settle("worker-exit", reply.text)
+                self._entered = False
 
     def _complete(self, text: str) -> None:
         """Rebuild the value: what the worker checked may have been forged since."""
@@ -260,7 +267,7 @@ class Execution:
             return
         if self._ledger.fits(size):
             self._settle(None, "")
-            self._value = value
+            self._value, self._value_size = value, size
         else:
             self._settle("output-limit", "")
 
@@ -307,12 +314,12 @@ class Execution:
         if self._settled is not None and self._settled[0] not in ("timeout", "abort"):
             self._settled, self._value = None, ABSENT
         yield from self._break(
-            f"{have} came without {missing} within grace_ms ({self._limits.grace_ms:g} ms)"
+            f"{have} came without {missing} within grace_ms ({self._limits.grace_ms:.15g} ms)"
         )
 
     def _timeout_message(self) -> str:
         begun = "" if self.started else " before the program began"
-        return f"timed out after timeout_ms = {cast('float', self._limits.timeout_ms):g} ms{begun}."
+        return f"timed out after timeout_ms = {cast('float', self._limits.timeout_ms):.15g} ms{begun}."
 
     # ------------------------------------------------------------------ the outcome
 
@@ -323,7 +330,8 @@ class Execution:
             message = self._stopped_message(message, lost=lost)
         if kind is not None and kind != "output-limit" and told:
             message = f"{message.rstrip()} {LOST}"
-        if self._ledger.over or (kind is not None and not self._ledger.fits(json_size(message))):
+        size = self._value_size if kind is None else json_size(message)
+        if self._over or not self._ledger.fits(size):
             kind = "output-limit"
         if kind == "output-limit":
             held, message = self._ledger.cut_rest(lost=told)
@@ -332,13 +340,14 @@ class Execution:
         for channel, text in held:
             yield Emit(cast("Channel", channel), text)
         error = None if kind is None else PtcRunFailure(kind, message)
-        self.outcome = Outcome(error, self._value if error is None else ABSENT, lost, self.started)
+        started = self.started and self._entered
+        self.outcome = Outcome(error, self._value if error is None else ABSENT, lost, started)
         yield Finish()
 
     def _stopped_message(self, message: str, *, lost: bool) -> str:
         if not self._limits.retained or not self._interrupts:
             return message
         if lost:
-            grace = f"grace_ms ({self._limits.grace_ms:g} ms)"
+            grace = f"grace_ms ({self._limits.grace_ms:.15g} ms)"
             return f"{message.rstrip('.')}. The program did not stop within {grace}; its kernel was killed."
         return f"{message.rstrip('.')}. The program was interrupted; variables are kept."

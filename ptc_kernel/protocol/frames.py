@@ -158,7 +158,7 @@ def _calls(fields: Mapping[str, object], buffers: Buffers, max_bytes: int) -> Ca
         if len(row) != _CALL_FIELDS or type(row[0]) is not int:
             raise ProtocolViolationError("a call must be [id, namespace, member, text]")
         if row[3] is not None:
-            size += len(_text(row[3], "argument"))
+            size += len(_text(row[3], "argument").encode("utf-8", "surrogatepass"))
         if size > max_bytes:
             msg = f"a calls frame is over max_message_bytes ({max_bytes})"
             raise ProtocolViolationError(msg)

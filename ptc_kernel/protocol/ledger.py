@@ -41,6 +41,8 @@ def json_size(text: str) -> int:
 
 def longest_prefix(text: str, room: int) -> str:
     """The longest prefix of `text`, in code points, whose `string_size` is at most `room`."""
+    if not text.isascii():  # a half of a spelled-out pair weighs more than the whole
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     low, high = 0, min(len(text), max(room, 0))
     while low < high:
         middle = (low + high + 1) // 2
@@ -85,10 +87,11 @@ class Meter:
 
     def fit_text(self, channel: str, text: str) -> str:
         """The part of `text` that fits; less than all of it sets `over`."""
+        if not text:
+            return text
         head, size = self._head(channel), string_size(text)
         if head + size <= self.room:
-            if text:
-                self._take(channel, head + size)
+            self._take(channel, head + size)
             return text
         self.over = True
         prefix = longest_prefix(text, self.room - head)
@@ -101,10 +104,8 @@ def limit_message(cap: int, *, lost: bool) -> str:
     """The text of an `output-limit` failure, short enough to leave half of the cap to output."""
     room = cap - 2
     long = f"the output and the value together are over max_output_bytes ({cap} bytes): print or return less."
-    if lost:
-        long = f"{long} {LOST}"
-    if 2 * json_size(long) <= room:
-        return long
+    if 2 * json_size(f"{long} {LOST}") <= room:  # one choice, or the reserve is too small
+        return f"{long} {LOST}" if lost else long
     short = f"over {cap} bytes"
     return longest_prefix(short, max(room // 2, 2) - 2)
 

@@ -28,7 +28,7 @@ PATH_STEPS: Final = 8
 NAME_LENGTH: Final = 80
 
 _LONE: Final = re.compile("[\ud800-\udfff]")
-_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _TOKEN: Final = re.compile(r'[ \t\r\n]*(?:([\[\]{},:])|(")|([^\[\]{},:" \t\r\n]+))')
 _BRACKETS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -184,7 +184,7 @@ def _float(value: float, stack: list[_Frame]) -> str:
 
 def type_name(kind: type) -> str:
     """The name of a type, bounded and without running code of the program."""
-    name = str(type.__dict__["__name__"].__get__(kind))
+    name = str.__str__(type.__dict__["__name__"].__get__(kind))
     return name if len(name) <= NAME_LENGTH else f"{name[:NAME_LENGTH]}..."
 
 
@@ -202,7 +202,7 @@ def _step(key: object) -> str:
     if type(key) is not str:
         return ""
     text = key.lstrip(",")[:-1]
-    return f"[{ascii(json.loads(text))[:NAME_LENGTH]}]"
+    return f"[{ascii(_loads(text))[:NAME_LENGTH]}]"
 
 
 def decode(text: str) -> PtcJsonValue:
@@ -214,7 +214,7 @@ def decode(text: str) -> PtcJsonValue:
     try:
         if _depth(text) <= NESTED:
             try:
-                return cast("PtcJsonValue", _loads(text, parse_constant=_no_constant))
+                return cast("PtcJsonValue", _loads(text))
             except RecursionError:  # called from deep inside a program
                 pass
         return _decode_deep(text)
@@ -225,15 +225,14 @@ def decode(text: str) -> PtcJsonValue:
         raise LossyValueError(msg) from None
 
 
-_loads = json.loads  # captured: a program may replace json.loads
-
-
 def _no_constant(name: str) -> object:
     msg = f"{name} is not a JSON number"
     raise LossyValueError(msg)
 
 
-_raw_scalar = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+_loads = _DECODER.decode  # captured: a program may replace the functions of json
+_raw_scalar = _DECODER.raw_decode
 
 
 def _depth(text: str) -> int:
@@ -261,7 +260,7 @@ def _decode_deep(text: str) -> PtcJsonValue:
             item, at = cast("tuple[object, int]", _scan_string(text, at))
         elif mark is None:
             item, at = _raw_scalar(text, match.start(3))
-        elif mark in "[{" and expect != "key":
+        elif mark in "[{" and expect in ("value", "first"):
             container: list[object] | dict[str, object] = [] if mark == "[" else {}
             _put(stack[-1], keys, container)
             stack.append(container)

@@ -125,29 +125,46 @@ def parse_iopub(
         ProtocolViolationError: a message of ours is malformed.
     """
     kind = message["header"]["msg_type"]
-    content = _fields(message["content"])
     if kind == "comm_msg":
+        content = _object(message["content"])
         if content.get("comm_id") != comm_id:
             return None  # another comm: a widget, a progress bar
         return Frame(parse_frame(content.get("data"), message["buffers"], max_bytes=max_bytes))
-    parent = _fields(message["parent_header"])
+    parent = _object(message["parent_header"])
     run = parent.get("msg_id")
     if type(run) is not str or parent.get("session") != session:
         return Visited() if kind == "execute_input" and run else None
+    content = _fields(message["content"], f"content of a {kind} message")
     if kind == "status":
         return _status(run, content)
     if kind == "execute_input":
         return Began(run)
     if kind == "stream":
-        return _output(run, content.get("name"), content.get("text"), _fields(message["metadata"]))
+        return _output(
+            run,
+            content.get("name"),
+            content.get("text"),
+            _fields(message["metadata"], f"metadata of a {kind} message"),
+        )
     if kind in ("display_data", "update_display_data"):
-        return _output(run, "display", display_text(content.get("data")), _fields(message["metadata"]))
+        return _output(
+            run,
+            "display",
+            display_text(content.get("data")),
+            _fields(message["metadata"], f"metadata of a {kind} message"),
+        )
     return None
 
 
-def _fields(value: object) -> Mapping[str, object]:
+def _object(value: object) -> Mapping[str, object]:
+    """A part of a message that may be anything, because it need not be ours."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def _fields(value: object, what: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise ProtocolViolationError("a part of a message is not an object")
+        msg = f"the {what} is not an object"
+        raise ProtocolViolationError(msg)
     return cast("Mapping[str, object]", value)
 
 
@@ -178,7 +195,7 @@ def whole_text(text: str) -> str:
 
 def display_text(data: object) -> str:
     """A mimebundle as text: its text/plain form, ended by a newline as a terminal would."""
-    bundle = _fields(data)
+    bundle = _fields(data, "data of a display_data message")
     plain = bundle.get("text/plain")
     if type(plain) is not str:
         kinds = ", ".join(sorted(bundle)) or "nothing"
@@ -194,12 +211,11 @@ def parse_reply(message: Mapping[str, Any]) -> Reply | None:
     """
     if message["header"]["msg_type"] != "execute_reply":
         return None
-    run = _fields(message["parent_header"]).get("msg_id")
-    ours = _fields(message["content"]).get("ptc")
-    if type(run) is not str or not isinstance(ours, Mapping):
-        raise ProtocolViolationError("an execute_reply without an outcome")
-    outcome = cast("Mapping[str, object]", ours)
+    run = _object(message["parent_header"]).get("msg_id")
+    outcome = _object(_object(message["content"]).get("ptc"))
     status = outcome.get("status")
+    if type(run) is not str:
+        raise ProtocolViolationError("an execute_reply to no request")
     if status not in REPLY_STATUSES:
         raise ProtocolViolationError("an execute_reply with an unknown outcome")
     buffers: list[bytes | memoryview] = list(message["buffers"])

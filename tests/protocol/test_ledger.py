@@ -1,5 +1,8 @@
 """The output ledger: what a result weighs and which prefix fits (contract 10.2)."""
 
+# ruff: noqa: SIM300
+# The test law asks for `assert expected == actual`.
+
 from __future__ import annotations
 
 import json
@@ -8,7 +11,6 @@ import math
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from json_strategies import FAST, HIGH, LOW, THOROUGH, fold, lone_texts, texts
 
 from ptc_kernel.protocol.ledger import (
     LOST,
@@ -19,6 +21,7 @@ from ptc_kernel.protocol.ledger import (
     longest_prefix,
     string_size,
 )
+from tests.protocol.json_strategies import FAST, HIGH, LOW, THOROUGH, fold, lone_texts, texts
 
 # ---------------------------------------------------------------------- a naive reference
 
@@ -128,7 +131,9 @@ def test_longest_prefix_with_spelled_out_pairs(text, room):
         pytest.param([("stdout", "a"), ("stdout", "b")], 0, 6, id="one-channel-is-one-entry"),
         pytest.param([("stdout", "a"), ("stderr", "b")], 0, 9, id="two-channels-are-two-entries"),
         pytest.param([("stdout", "a"), ("stderr", "b"), ("stdout", "c")], 0, 13, id="three-entries"),
-        pytest.param([("stdout", "a"), ("stderr", ""), ("stdout", "c")], 0, 6, id="an-empty-text-is-no-entry"),
+        pytest.param(
+            [("stdout", "a"), ("stderr", ""), ("stdout", "c")], 0, 6, id="an-empty-text-is-no-entry"
+        ),
     ],
 )
 def test_at_the_cap_and_one_under(pieces, tail, total):
@@ -260,13 +265,13 @@ def test_overflow_keeps_the_longest_prefix(cap, pieces, lost):
 @pytest.mark.parametrize("write", ["x", "\x00", '\U0001f600"', "\n"], ids=ascii)
 def test_overflow_for_every_cap(write, lost):
     """For every cap, a flood of one character keeps the longest prefix and stays under the cap."""
-    for cap in range(4, 320, 3):
+    for cap in [*range(4, 24), *range(24, 320, 13)]:
         check_overflow(cap, [("stdout", write)] * math.ceil(cap / len(write)), lost)
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_value_that_does_not_fit_for_every_cap(lost):
-    """For every cap, output that fits exactly beside a value that does not is cut to make room for the text."""
+    """For every cap, output beside a value that does not fit is cut to make room for the text."""
     for cap in range(4, 320):
         check_overflow(cap, [("stdout", "x" * (cap - 4))], lost)
 

@@ -1,8 +1,12 @@
 """The lossless JSON codec: conformance area D, as far as it needs no process (contract 6)."""
 
+# ruff: noqa: SIM300
+# The test law asks for `assert expected == actual`.
+
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -19,10 +23,10 @@ import uuid
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from json_strategies import FAST, HIGH, LOW, THOROUGH, fold, json_values, scalars, texts
 
 from ptc_kernel.protocol.ledger import json_size
 from ptc_kernel.protocol.lossless import LossyValueError, decode, encode, encode_string
+from tests.protocol.json_strategies import FAST, HIGH, LOW, THOROUGH, fold, json_values, scalars, texts
 
 DEEP = 5_000
 
@@ -188,7 +192,7 @@ class Hooks(collections.UserDict):
     def __json__(self):
         raise AssertionError("a hook was called")
 
-    toJSON = to_json = _repr_json_ = __iter__ = __len__ = __getitem__ = __str__ = __repr__ = __json__  # noqa: N815
+    toJSON = to_json = _repr_json_ = __iter__ = __len__ = __getitem__ = __str__ = __repr__ = __json__
 
 
 class NamelessMeta(type):
@@ -238,7 +242,7 @@ REFUSED = {
     "D07-complex": 1j,
     "D07-Decimal": decimal.Decimal("1.5"),
     "D07-Fraction": fractions.Fraction(1, 2),
-    "D07-datetime": datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc),
+    "D07-datetime": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
     "D07-date": datetime.date(2024, 1, 1),
     "D07-Path": pathlib.PurePosixPath("/x"),
     "D07-UUID": uuid.UUID(int=1),
@@ -285,7 +289,7 @@ NAMES = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_types(case):
-    """D06, D07, D10, D34: a value of any other type is refused with its type's name, and no hook is called."""
+    """D06, D07, D10, D34: any other type is refused with its name, and no hook is called."""
     value = REFUSED[case]
     assert NAMES.get(case, "") in refusal(value)
     assert "value[0]['a']" in refusal([{"a": value}])
@@ -293,7 +297,9 @@ def test_other_types(case):
 
 
 @pytest.mark.parametrize(
-    "key", [1, None, True, 1.5, (1,), b"a", MyStr("a"), Word.A, HostileName("a")], ids=lambda key: type(key).__name__
+    "key",
+    [1, None, True, 1.5, (1,), b"a", MyStr("a"), Word.A, HostileName("a")],
+    ids=lambda key: type(key).__name__,
 )
 def test_keys_that_are_not_str(key):
     """D08: a key that is not exactly a str is refused, not coerced."""
@@ -301,7 +307,9 @@ def test_keys_that_are_not_str(key):
     assert "key" in refusal([{"a": 1, "b": {key: "a"}}])
 
 
-@pytest.mark.parametrize("text", ["np.float64(1.5)", "np.int64(1)", "np.bool_(True)", "np.array([1])", "np.str_('a')"])
+@pytest.mark.parametrize(
+    "text", ["np.float64(1.5)", "np.int64(1)", "np.bool_(True)", "np.array([1])", "np.str_('a')"]
+)
 def test_numpy(text):
     """D12: numpy scalars and arrays are refused, those that subclass float and str too."""
     np = pytest.importorskip("numpy")
@@ -442,11 +450,77 @@ def test_patched_json_module(monkeypatch):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", " ", "[", "]", "{", "}", "[1", "[1,]", "[,1]", "[1 2]", "{1:2}", '{"a"}', '{"a":}', '{"a":1,}', '{,"a":1}'),
-        *("{'a':1}", '"a', '"a\n"', '"\\x"', '"\\u12"', "01", "1.", ".5", "+1", "1e", "0x1", "True", "nul", "nulll"),
-        *("NaN", "Infinity", "-Infinity", "1 1", "[1]]", "[1}", '{"a":1]', "\ufeff1", "1\x00", "\xa01", "1;", "//", "--1"),
-        *('{"a"[1]}', '{"a":1[2]}', "[1[2]]", "[[1][2]]", '{"a":1{"b":2}}', '{["a"]:1}', "{[1]}", '["a":1]', '{"a","b"}'),
-        *("[1:2]", '{"a":1:2}', "[[],,[]]", '{"a":1"b":2}', '["a""b"]', "[true false]", ":", ",", "[[]", "[{}{}]"),
+        *(
+            "",
+            " ",
+            "[",
+            "]",
+            "{",
+            "}",
+            "[1",
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "{1:2}",
+            '{"a"}',
+            '{"a":}',
+            '{"a":1,}',
+            '{,"a":1}',
+        ),
+        *(
+            "{'a':1}",
+            '"a',
+            '"a\n"',
+            '"\\x"',
+            '"\\u12"',
+            "01",
+            "1.",
+            ".5",
+            "+1",
+            "1e",
+            "0x1",
+            "True",
+            "nul",
+            "nulll",
+        ),
+        *(
+            "NaN",
+            "Infinity",
+            "-Infinity",
+            "1 1",
+            "[1]]",
+            "[1}",
+            '{"a":1]',
+            "\ufeff1",
+            "1\x00",
+            "\xa01",
+            "1;",
+            "//",
+            "--1",
+        ),
+        *(
+            '{"a"[1]}',
+            '{"a":1[2]}',
+            "[1[2]]",
+            "[[1][2]]",
+            '{"a":1{"b":2}}',
+            '{["a"]:1}',
+            "{[1]}",
+            '["a":1]',
+            '{"a","b"}',
+        ),
+        *(
+            "[1:2]",
+            '{"a":1:2}',
+            "[[],,[]]",
+            '{"a":1"b":2}',
+            '["a""b"]',
+            "[true false]",
+            ":",
+            ",",
+            "[[]",
+            "[{}{}]",
+        ),
     ],
 )
 def test_texts_that_are_not_json(text, deep):
@@ -455,10 +529,12 @@ def test_texts_that_are_not_json(text, deep):
         decode("[" * deep + text + "]" * deep if deep and text.strip() else text)
 
 
-@pytest.mark.parametrize("text", ["1e400", "-1e400", "-0.0", "-0e0", "9007199254740993", "1" + "0" * 23, "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["1e400", "-1e400", "-0.0", "-0e0", "9007199254740993", "1" + "0" * 23, "9" * 5000]
+)
 @pytest.mark.parametrize("wrap", ["{}", "[{}]", '{{"a":{}}}', "[" * 300 + "{}" + "]" * 300], ids=range(4))
 def test_numbers_that_are_not_lossless(text, wrap):
-    """D03, D04, M08: a forged number that no lossless value has does not pass a decode and the encode after it."""
+    """D03, D04, M08: a forged lossy number does not pass a decode and the encode after it."""
     with pytest.raises(LossyValueError):
         encode(decode(wrap.format(text)))
 
@@ -496,10 +572,8 @@ def test_texts_that_somebody_else_wrote(text, value, deep):
 def test_hostile_texts_take_linear_time(text):
     """Contract 13: a forged text cannot hold the host up."""
     before = time.process_time()
-    try:
+    with contextlib.suppress(LossyValueError):
         decode(text)
-    except LossyValueError:
-        pass
     assert time.process_time() - before < 1.0
 
 
@@ -563,8 +637,42 @@ def test_nothing_refused_gets_through(case_and_value):
     assert len(text) < 1_000
 
 
-PIECES = ["[", "]", "{", "}", ",", ":", '"a"', '"b":', "1", "-0", "1.5e3", "true", "null", "NaN", " ", "\n", "\x00"]
-PIECES += ["01", "1.", '"', "\\", '"\\ud83d"', '"\\u0041"', "'", "e", "-", "+", "[]", "{}", '{"a":1}', "\ufeff", "\xa0"]
+PIECES = [
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ":",
+    '"a"',
+    '"b":',
+    "1",
+    "-0",
+    "1.5e3",
+    "true",
+    "null",
+    "NaN",
+    " ",
+    "\n",
+    "\x00",
+]
+PIECES += [
+    "01",
+    "1.",
+    '"',
+    "\\",
+    '"\\ud83d"',
+    '"\\u0041"',
+    "'",
+    "e",
+    "-",
+    "+",
+    "[]",
+    "{}",
+    '{"a":1}',
+    "\ufeff",
+    "\xa0",
+]
 
 
 @st.composite

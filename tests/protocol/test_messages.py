@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from json_strategies import FAST, THOROUGH, fold, json_values, texts
 
 from ptc_kernel.protocol.frames import BUFFER_FROM, CallFrame, CallsFrame, OverFrame, ProtocolViolationError
 from ptc_kernel.protocol.messages import (
@@ -22,6 +21,7 @@ from ptc_kernel.protocol.messages import (
     parse_reply,
     whole_text,
 )
+from tests.protocol.json_strategies import FAST, THOROUGH, fold, json_values, texts
 
 OURS = {"msg_id": "r", "session": "s"}
 VISITOR = {"msg_id": "v", "session": "other"}
@@ -87,7 +87,14 @@ def test_byte_count_and_ring():
 
 @pytest.mark.parametrize(
     "parent",
-    [{}, VISITOR, {"session": "s"}, {"msg_id": "r"}, {"msg_id": None, "session": "s"}, {"msg_id": 5, "session": "s"}],
+    [
+        {},
+        VISITOR,
+        {"session": "s"},
+        {"msg_id": "r"},
+        {"msg_id": None, "session": "s"},
+        {"msg_id": 5, "session": "s"},
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("kind", ["status", "stream", "display_data"])
@@ -166,7 +173,9 @@ def test_frames_of_our_comm():
     assert Frame(CallsFrame("r", (CallFrame(1, "t", "f", "[1]"),))) == found
 
 
-@pytest.mark.parametrize("content", [*JSON_KINDS, {"comm_id": "widget", "data": {"over": 1}}, {"comm_id": [COMM]}], ids=repr)
+@pytest.mark.parametrize(
+    "content", [*JSON_KINDS, {"comm_id": "widget", "data": {"over": 1}}, {"comm_id": [COMM]}], ids=repr
+)
 def test_other_comms(content):
     """Architecture row 2: the messages of other comms are ignored, never a violation."""
     assert iopub("comm_msg", content) is None
@@ -262,7 +271,9 @@ def test_large_reply():
     assert Reply("r", "value", text) == reply({"ptc": {"status": "value", "text": None}}, text.encode())
 
 
-@pytest.mark.parametrize("kind", ["kernel_info_reply", "complete_reply", "", None, 5, ["execute_reply"]], ids=repr)
+@pytest.mark.parametrize(
+    "kind", ["kernel_info_reply", "complete_reply", "", None, 5, ["execute_reply"]], ids=repr
+)
 def test_other_shell_messages(kind):
     """Only an execute_reply is a reply."""
     assert reply({"ptc": {"status": "none"}}, kind=kind) is None
@@ -271,11 +282,34 @@ def test_other_shell_messages(kind):
 @pytest.mark.parametrize(
     "content",
     [
-        *(None, [], "x", 5, {}, {"status": "ok"}, {"status": "aborted"}, {"ptc": None}, {"ptc": []}, {"ptc": "value"}),
+        *(
+            None,
+            [],
+            "x",
+            5,
+            {},
+            {"status": "ok"},
+            {"status": "aborted"},
+            {"ptc": None},
+            {"ptc": []},
+            {"ptc": "value"},
+        ),
         *({"ptc": {}}, {"ptc": {"status": None}}, {"ptc": {"status": 1}}, {"ptc": {"status": ["value"]}}),
-        *({"ptc": {"status": "ok"}}, {"ptc": {"status": "timeout", "text": "x"}}, {"ptc": {"status": "abort"}}),
-        *({"ptc": {"status": "protocol", "text": "x"}}, {"ptc": {"status": "output-limit"}}, {"ptc": {"status": {}}}),
-        *({"ptc": {"status": "value"}}, {"ptc": {"status": "value", "text": None}}, {"ptc": {"status": "lossy"}}),
+        *(
+            {"ptc": {"status": "ok"}},
+            {"ptc": {"status": "timeout", "text": "x"}},
+            {"ptc": {"status": "abort"}},
+        ),
+        *(
+            {"ptc": {"status": "protocol", "text": "x"}},
+            {"ptc": {"status": "output-limit"}},
+            {"ptc": {"status": {}}},
+        ),
+        *(
+            {"ptc": {"status": "value"}},
+            {"ptc": {"status": "value", "text": None}},
+            {"ptc": {"status": "lossy"}},
+        ),
         *({"ptc": {"status": "value", "text": 5}}, {"ptc": {"status": "exception", "text": ["x"]}}),
         *({"ptc": {"status": "cwd", "text": {}}}, {"ptc": {"status": "exception", "text": True}}),
     ],
@@ -293,7 +327,9 @@ def test_reply_that_is_not_utf8():
         reply({"ptc": {"status": "value", "text": None}}, b"\xff")
 
 
-@pytest.mark.parametrize("parent", [None, [], "x", {}, {"msg_id": None}, {"msg_id": 5}, {"msg_id": ["r"]}], ids=repr)
+@pytest.mark.parametrize(
+    "parent", [None, [], "x", {}, {"msg_id": None}, {"msg_id": 5}, {"msg_id": ["r"]}], ids=repr
+)
 def test_reply_to_nobody(parent):
     """M02: a reply that names no request is a violation."""
     with pytest.raises(ProtocolViolationError):
@@ -304,14 +340,36 @@ def test_reply_to_nobody(parent):
 
 kinds = st.sampled_from(
     [
-        *("status", "stream", "display_data", "update_display_data", "execute_input", "comm_msg", "execute_reply"),
+        *(
+            "status",
+            "stream",
+            "display_data",
+            "update_display_data",
+            "execute_input",
+            "comm_msg",
+            "execute_reply",
+        ),
         *("execute_result", "error", None, 5),
     ]
 )
-words = st.sampled_from([*REPLY_STATUSES, "stdout", "stderr", "busy", "idle", COMM, "r", "s", "calls", "over"])
+words = st.sampled_from(
+    [*REPLY_STATUSES, "stdout", "stderr", "busy", "idle", COMM, "r", "s", "calls", "over"]
+)
 fields = st.sampled_from(
     [
-        *("execution_state", "name", "text", "data", "text/plain", "comm_id", "ptc", "status", "calls", "run", "over"),
+        *(
+            "execution_state",
+            "name",
+            "text",
+            "data",
+            "text/plain",
+            "comm_id",
+            "ptc",
+            "status",
+            "calls",
+            "run",
+            "over",
+        ),
         *("msg_id", "session", "ptc_count", "ptc_ring"),
     ]
 )
@@ -324,7 +382,9 @@ contents = st.one_of(
     junk,
     st.fixed_dictionaries({"name": words | junk, "text": texts | junk}),
     st.fixed_dictionaries({"comm_id": st.just(COMM) | junk, "data": junk}),
-    st.fixed_dictionaries({"ptc": st.fixed_dictionaries({"status": words | junk, "text": texts | st.none() | junk})}),
+    st.fixed_dictionaries(
+        {"ptc": st.fixed_dictionaries({"status": words | junk, "text": texts | st.none() | junk})}
+    ),
     st.fixed_dictionaries({"data": st.dictionaries(st.just("text/plain") | texts, texts | junk, max_size=3)}),
 )
 messages = st.builds(

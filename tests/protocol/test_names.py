@@ -1,5 +1,8 @@
 """Names of bindings: conformance area B, as far as it is validation (contract 4)."""
 
+# ruff: noqa: SIM300, SIM905
+# The test law asks for `assert expected == actual`.
+
 from __future__ import annotations
 
 import keyword
@@ -9,7 +12,6 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from json_strategies import FAST
 
 from ptc_kernel.errors import UsageError, UsageTypeError, UsageValueError
 from ptc_kernel.protocol.names import (
@@ -21,23 +23,40 @@ from ptc_kernel.protocol.names import (
     is_usable_error_member,
 )
 from ptc_kernel.types import PtcBindingErrorClass, PtcBindingNamespace
+from tests.protocol.json_strategies import FAST
 
 ECMASCRIPT = (
     "await break case catch class const continue debugger default delete do else enum export extends false "
-    "finally for function if import in instanceof new null return super switch this throw true try typeof var "
-    "void while with yield let static implements interface package private protected public arguments eval"
+    "finally for function if import in instanceof new null return super switch this throw true try "
+    "typeof var void while with yield let static implements interface package private protected public "
+    "arguments eval"
 ).split()
 PYTHON = (
-    "False None True and as assert async def del elif except from global is lambda nonlocal not or pass raise "
-    "match type _"
+    "False None True and as assert async def del elif except from global is lambda nonlocal not or pass "
+    "raise match type _"
 ).split()
 WORDS = ECMASCRIPT + PYTHON
 OWNED = ["console", "inspect", "Image", "__dsh_main__", "__builtins__", "__name__", "__debug__"]
 MEMBERS = ["name", "message", "stack", "args", "with_traceback", "add_note"]
 
-MALFORMED = ["not valid!", "1bad", "", "$tools", "a$b", "a-b", "\u00e9", "\u30c4", "a b", "tools\n", "a.b", "\uff41"]
+MALFORMED = [
+    "not valid!",
+    "1bad",
+    "",
+    "$tools",
+    "a$b",
+    "a-b",
+    "\u00e9",
+    "\u30c4",
+    "a b",
+    "tools\n",
+    "a.b",
+    "\uff41",
+]
 SAMPLE_WORDS = "await lambda function nonlocal let eval arguments match type _ None null".split()
-LEGAL = "None_ Await self print undefined get image __x__ In Out get_ipython exit quit __ ___ _1 _i _ih _oh _dh"
+LEGAL = (
+    "None_ Await self print undefined get image __x__ In Out get_ipython exit quit __ ___ _1 _i _ih _oh _dh"
+)
 LEGAL += " __doc__ __spec__ __file__ asyncio json dict len Exception RuntimeError NaN of set exec object a1_B"
 
 
@@ -144,7 +163,21 @@ def test_unusable_error_members(member):
 
 @pytest.mark.parametrize(
     "member",
-    ["__", "____", "__mid", "_p", "tool-name", " ", "code", "toolName", "class", "__x__\n", "__\n__", "mid__", "\u00e9"],
+    [
+        "__",
+        "____",
+        "__mid",
+        "_p",
+        "tool-name",
+        " ",
+        "code",
+        "toolName",
+        "class",
+        "__x__\n",
+        "__\n__",
+        "mid__",
+        "\u00e9",
+    ],
     ids=lambda member: f"B11-{member!a}",
 )
 def test_usable_error_members(member):
@@ -157,16 +190,28 @@ def test_usable_error_members(member):
 @pytest.mark.parametrize(
     ("namespaces", "culprit"),
     [
-        pytest.param([namespace(error="console"), namespace("1bad")], "1bad", id="globals-before-error-classes"),
-        pytest.param([namespace("1bad"), namespace("2bad")], "1bad", id="globals-in-order"),
-        pytest.param([namespace("console"), namespace("console")], "belongs", id="backend-owned-before-duplicate"),
-        pytest.param([namespace(error="1bad", member="name")], "1bad", id="identifier-before-member"),
-        pytest.param([namespace(error="inspect", member="name")], "inspect", id="backend-owned-before-member"),
-        pytest.param([namespace("T", error="T", member="name")], "error class 'T'", id="duplicate-before-member"),
         pytest.param(
-            [namespace("a", error="A", member=""), namespace("b", error="1bad")], "'A'", id="error-classes-in-order"
+            [namespace(error="console"), namespace("1bad")], "1bad", id="globals-before-error-classes"
         ),
-        pytest.param([namespace("a", functions={"f": 5}), namespace("1bad")], "1bad", id="names-before-functions"),
+        pytest.param([namespace("1bad"), namespace("2bad")], "1bad", id="globals-in-order"),
+        pytest.param(
+            [namespace("console"), namespace("console")], "belongs", id="backend-owned-before-duplicate"
+        ),
+        pytest.param([namespace(error="1bad", member="name")], "1bad", id="identifier-before-member"),
+        pytest.param(
+            [namespace(error="inspect", member="name")], "inspect", id="backend-owned-before-member"
+        ),
+        pytest.param(
+            [namespace("T", error="T", member="name")], "error class 'T'", id="duplicate-before-member"
+        ),
+        pytest.param(
+            [namespace("a", error="A", member=""), namespace("b", error="1bad")],
+            "'A'",
+            id="error-classes-in-order",
+        ),
+        pytest.param(
+            [namespace("a", functions={"f": 5}), namespace("1bad")], "1bad", id="names-before-functions"
+        ),
     ],
 )
 def test_order_of_checks(namespaces, culprit):
@@ -198,7 +243,9 @@ def test_namespace_without_functions():
     assert {"tools": (None, {})} == check_namespaces([namespace()])
 
 
-@pytest.mark.parametrize("member", [None, 5, "text", [], {}], ids=lambda member: f"B17-{type(member).__name__}")
+@pytest.mark.parametrize(
+    "member", [None, 5, "text", [], {}], ids=lambda member: f"B17-{type(member).__name__}"
+)
 def test_members_that_cannot_be_called(member):
     """B17: a member that is not callable is a TypeError that names it."""
     with pytest.raises(UsageTypeError, match=re.escape("tools['f']")):
@@ -226,7 +273,9 @@ class Text(str):
         pytest.param([namespace(error="Err", member=None)], id="none-member"),
         pytest.param([namespace(functions={1: answer})], id="int-function-name"),
         pytest.param([namespace(functions={Text("f"): answer})], id="str-subclass-function-name"),
-        pytest.param([PtcBindingNamespace(global_name="t", functions={}, error_class="Err")], id="no-error-class"),
+        pytest.param(
+            [PtcBindingNamespace(global_name="t", functions={}, error_class="Err")], id="no-error-class"
+        ),
     ],
 )
 def test_wrong_types(namespaces):
@@ -237,7 +286,18 @@ def test_wrong_types(namespaces):
 
 
 @pytest.mark.parametrize(
-    "name", ["__proto__", "constructor", "toString", "__class__", "__dict__", "__getattribute__", "my-tool", "class", ""]
+    "name",
+    [
+        "__proto__",
+        "constructor",
+        "toString",
+        "__class__",
+        "__dict__",
+        "__getattribute__",
+        "my-tool",
+        "class",
+        "",
+    ],
 )
 def test_function_names_are_arbitrary(name):
     """Contract 4.6: any text is an ordinary function name."""

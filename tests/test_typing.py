@@ -1,0 +1,29 @@
+"""The public API is typed completely, as pyright sees it from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+FRONT_DOOR = ("__init__", "abort", "config", "context", "errors", "runtime", "types")
+
+
+def test_public_api_is_typed():
+    """Every symbol of the modules behind the front door has a type that every checker agrees on."""
+    folder = os.path.dirname(sys.executable)
+    environment = {**os.environ, "VIRTUAL_ENV": os.path.dirname(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
+    command = [f"{folder}/pyright", "--verifytypes", "ptc_kernel", "--ignoreexternal", "--outputjson"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    report = json.loads(done.stdout)["typeCompleteness"]
+
+    problems = [
+        (symbol["name"], diagnostic["message"])
+        for symbol in report["symbols"]
+        for diagnostic in symbol["diagnostics"]
+        if os.path.basename(diagnostic["file"]).removesuffix(".py") in FRONT_DOOR
+        and os.path.basename(os.path.dirname(diagnostic["file"])) == "ptc_kernel"
+    ]
+    assert [] == problems
+    assert 30 < sum(symbol["name"].count(".") == 2 for symbol in report["symbols"] if symbol["isExported"])
