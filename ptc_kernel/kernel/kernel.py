@@ -171,15 +171,15 @@ class HostedKernel(IPythonKernel):
                 os.chdir(options["cwd"])
             except OSError as problem:
                 return {"status": "cwd", "text": f"the working directory cannot be used: {problem.strerror}"}
+        context = self._programs.context
+        context.run(self._runs.variable.set, run)
+        context.run(self.set_parent, ident, run.parent, "shell")
         try:
-            parsed = self._programs.compile(program)
+            parsed = context.run(self._programs.compile, program)  # its warnings are output of this run
         except BaseException as wrong:  # noqa: BLE001 - compile raises more than SyntaxError
             return self._exception(run, wrong)
         if self._interrupts.take_early(run):
             return self._exception(run, KeyboardInterrupt(NO_BEGIN))
-        context = self._programs.context
-        context.run(self._runs.variable.set, run)
-        context.run(self.set_parent, ident, run.parent, "shell")
         self._publish_execute_input(program, run.parent, self.shell.execution_count)
         if run.owned:
             self._bridge.begin_run(run)
