@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 import sys
@@ -80,12 +79,14 @@ class JupyterPtcConfig:
 
 
 def _refusal(name: str, value: object, allowed: str) -> ConfigError:
-    shown = repr(value) if isinstance(value, (str, int, float, type(None))) else type(value).__name__
+    shown = type(value).__name__
+    if isinstance(value, (str, float, type(None))) or (isinstance(value, int) and value.bit_length() < 64):
+        shown = repr(value)
     return ConfigError(f"{name} must be {allowed}, not {shown}")
 
 
 def _milliseconds(name: str, value: Any) -> None:
-    if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= MAX_MS:
+    if type(value) not in (int, float) or not 0 < value <= MAX_MS:
         raise _refusal(name, value, f"a number of milliseconds above 0 and at most {MAX_MS}")
 
 

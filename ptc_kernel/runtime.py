@@ -336,8 +336,8 @@ def _check_timeout(timeout_ms: object) -> float:
     if not isinstance(timeout_ms, (int, float)) or isinstance(timeout_ms, bool):
         msg = f"timeout_ms must be a number of milliseconds, None or UNSET, not {type(timeout_ms).__name__}"
         raise UsageTypeError(msg)
-    if not math.isfinite(timeout_ms) or timeout_ms <= 0:
-        msg = f"timeout_ms must be above 0 and finite, not {timeout_ms}; None is no deadline"
+    if not 0 < timeout_ms < math.inf:  # false for nan; an int may be larger than every float
+        msg = "timeout_ms must be above 0 and finite; None is no deadline"
         raise UsageValueError(msg)
     return timeout_ms
 

@@ -243,8 +243,11 @@ class Environment:
             run.feed(Died(f"{text}. Its log ends with: {tail}" if tail else f"{text}."))
 
     def _recover(self, kernel: LaunchedKernel) -> None:
-        for channel, text in kernel.ring.undelivered():
-            self._late(channel, text)
+        for kind, text in kernel.ring.undelivered():
+            if kind != "began":
+                self._late(kind, text)
+            elif self._run is not None and self._run.id == text and not self._run.started:
+                self._run.feed(Began(text))
         self._late("stdout", read_rest(kernel.out_read))
         self._late("stderr", read_rest(kernel.err_read))
 

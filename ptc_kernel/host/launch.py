@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Any, Final, final
 
-from ptc_kernel.host.process import KernelProcess
+from ptc_kernel.host.process import KernelProcess, describe_exit
 from ptc_kernel.host.recovery import CrashRing
 from ptc_kernel.host.transport import KernelAddress
 
@@ -200,11 +200,13 @@ async def launch(kernel: LaunchedKernel, hello: Mapping[str, object], on_exit: C
         msg = f"the kernel could not be started: {error.strerror}"
         raise LaunchError(msg) from None
     limit = kernel.config.startup_timeout_ms
-    waits: set[asyncio.Future[Any]] = {kernel.ready, kernel.process.dead}
+    dead = kernel.process.dead
+    waits: set[asyncio.Future[Any]] = {kernel.ready, dead}
     done, _ = await asyncio.wait(waits, timeout=limit / 1000, return_when=asyncio.FIRST_COMPLETED)
     if not done:
         kernel.process.kill()
         msg = f"the kernel was not ready within startup_timeout_ms ({limit:g} ms)"
         raise LaunchError(msg)
     if not kernel.ready.done() or not kernel.ready.result():
-        raise LaunchError("the kernel process ended while it was starting")
+        msg_0 = f"{describe_exit(await dead, oom_before=kernel.process.oom_before)} while it was starting"
+        raise LaunchError(msg_0)

@@ -9,7 +9,7 @@ import codecs
 import mmap
 import os
 import struct
-from typing import TYPE_CHECKING, Final, cast, final
+from typing import TYPE_CHECKING, Final, Literal, cast, final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ __all__ = ("CrashRing", "read_rest")
 HEADER: Final = 8
 RING_BYTES: Final = 16 * 1024 * 1024 + HEADER
 RECORD: Final = struct.Struct("<BI")
-CHANNELS: Final = {1: "stdout", 2: "stderr", 3: "display"}
+KINDS: Final = {1: "stdout", 2: "stderr", 3: "display", 4: "began"}
 PIPE_REST: Final = 4 * 1024 * 1024  # a process outside the group may write for ever
 
 
@@ -44,8 +44,11 @@ class CrashRing:
         """The kernel has inherited the descriptor."""
         os.close(self.fd)
 
-    def undelivered(self) -> Iterator[tuple[Channel, str]]:
-        """The output beyond `seen`, in order; stops at the first record that is not one."""
+    def undelivered(self) -> Iterator[tuple[Channel | Literal["began"], str]]:
+        """The output beyond `seen`, and the ids of runs that began there, in order.
+
+        Stops at the first record that is not one.
+        """
         size = RING_BYTES - HEADER
         (end,) = struct.unpack_from("<Q", self._map, 0)
         at = self.seen
@@ -54,9 +57,12 @@ class CrashRing:
         while at + RECORD.size <= end:
             code, length = RECORD.unpack(self._read(at, RECORD.size))
             at += RECORD.size
-            if code not in CHANNELS or at + length > end:
+            if code not in KINDS or at + length > end:
                 return
-            yield cast("Channel", CHANNELS[code]), self._read(at, length).decode("utf-8", "replace")
+            yield (
+                cast("Channel | Literal['began']", KINDS[code]),
+                self._read(at, length).decode("utf-8", "replace"),
+            )
             at += length
         self.seen = at
 

@@ -107,6 +107,11 @@ class Run:
 
     # ------------------------------------------------------------------ life
 
+    @property
+    def started(self) -> bool:
+        """Whether the program is known to have begun."""
+        return self._execution is not None and self._execution.started
+
     def begin(self, environment: Environment) -> None:
         """The run is at the head of its queue: its clock starts."""
         spec, config = self.spec, self._config

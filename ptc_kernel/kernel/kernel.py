@@ -182,6 +182,7 @@ class HostedKernel(IPythonKernel):
             return self._exception(run, KeyboardInterrupt(NO_BEGIN))
         self._publish_execute_input(program, run.parent, self.shell.execution_count)
         if run.owned:
+            self._output.mark_begun(run)
             self._bridge.begin_run(run)
             self._namespaces.bind(run, options["names"], options["errors"], self.shell.user_ns)
         earlier = living_descendants()
@@ -193,7 +194,6 @@ class HostedKernel(IPythonKernel):
         if run.step:
             kill_new(earlier)
         self._reader.barrier()
-        self._prune(error)
         return reply
 
     async def _run(self, run: Run, parsed: Parsed) -> tuple[tuple[Any, ...], BaseException | None]:
@@ -281,13 +281,6 @@ class HostedKernel(IPythonKernel):
             sys.stdin = open(os.devnull)  # noqa: SIM115 - lives as long as the kernel
         self._interrupts.install()
         repair_namespace(self.shell.user_ns)
-
-    @staticmethod
-    def _prune(error: BaseException | None) -> None:
-        """Keep nothing of a run alive only because the worker looked at it."""
-        if error is not None:
-            traceback.clear_frames(error.__traceback__)
-            error.__traceback__ = None
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
-            if hasattr(sys, name):
+            if hasattr(sys, name):  # a failed program's variables would live on there
                 delattr(sys, name)

@@ -24,7 +24,7 @@ from ptc_kernel.kernel.interrupts import PROGRAM_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType
+    from types import CodeType, TracebackType
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -140,9 +140,16 @@ class Programs:
                 completion = (value,)
         except BaseException as raised:  # noqa: BLE001
             error = raised
+            trace = _traceback_of(raised)
+            if trace is not None:  # without this frame, which holds the exception: no cycle keeps it alive
+                BaseException.with_traceback(raised, trace.tb_next)
         if os.getpid() != _pid:
             _end_fork(error)
         return completion, error
+
+
+_traceback_of: Callable[[BaseException], TracebackType | None]
+_traceback_of = vars(BaseException)["__traceback__"].__get__  # a subclass may hide the attribute
 
 
 def _refuse_return(tree: ast.Module, program: str, name: str) -> None:

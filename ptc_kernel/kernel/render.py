@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +16,11 @@ __all__ = ("UNPRINTABLE", "program_traceback")
 
 UNPRINTABLE: Final = "an exception that cannot be printed"
 MOST_FRAMES: Final = 100
+_PACKAGES: Final = ("site-packages", "dist-packages")
+_FOLDERS: Final = [
+    *((folder, "<packages>") for folder in sys.path if os.path.basename(folder) in _PACKAGES),
+    (os.path.dirname(os.__file__), "<stdlib>"),
+]
 
 
 def program_traceback(error: BaseException) -> str:
@@ -23,9 +30,16 @@ def program_traceback(error: BaseException) -> str:
         for part in _parts(report):
             frames = [frame for frame in part.stack if frame.filename.startswith(PROGRAM_FILE)]
             part.stack = traceback.StackSummary.from_list(_middle_out(frames))
-        return "".join(report.format()).rstrip("\n")
+        return _without_folders("".join(report.format()).rstrip("\n"))
     except BaseException:  # noqa: BLE001 - __str__ and __notes__ are code of the program
         return UNPRINTABLE
+
+
+def _without_folders(text: str) -> str:
+    """The text without where this interpreter is installed (an ImportError names the file)."""
+    for folder, name in _FOLDERS:
+        text = text.replace(folder, name)
+    return text
 
 
 def _parts(report: traceback.TracebackException) -> Iterator[traceback.TracebackException]:

@@ -16,7 +16,7 @@ __all__ = ("Ring",)
 
 HEADER: Final = 8
 RECORD: Final = struct.Struct("<BI")
-CODES: Final = {"stdout": 1, "stderr": 2, "display": 3}
+CODES: Final = {"stdout": 1, "stderr": 2, "display": 3, "began": 4}
 _END: Final = struct.Struct("<Q")
 
 
@@ -28,9 +28,10 @@ class Ring:
         self._map = mmap.mmap(fd, self._size + HEADER)
         self.end = 0
 
-    def add(self, channel: str, data: bytes) -> None:
-        """Append one record; the oldest bytes are overwritten."""
-        record = RECORD.pack(CODES[channel], len(data)) + data
+    def add(self, kind: str, data: bytes) -> None:
+        """Append one record: output of a channel, or that the run with this id began."""
+        data = data[-(self._size // 2) :]  # a display may be larger than the ring
+        record = RECORD.pack(CODES[kind], len(data)) + data
         at, size = self.end % self._size, self._size
         first = min(len(record), size - at)
         self._map[HEADER + at : HEADER + at + first] = record[:first]

@@ -13,6 +13,8 @@ from IPython.core import page
 from IPython.display import display
 from traitlets import Type
 
+from ptc_kernel.kernel.programs import refuse_stdin
+
 if TYPE_CHECKING:
     from ptc_kernel.kernel.streams import Output
 
@@ -60,6 +62,20 @@ class HostedShell(ZMQInteractiveShell):
         """Show what IPython would page (`obj?`) as a display."""
         super().init_hooks()
         self.set_hook("show_in_pager", page.as_hook(show_page), 98)
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Refuse another event loop: this kernel has one."""
+        if gui:
+            msg = f"the {gui} event loop cannot run here: a program shares the kernel's asyncio event loop"
+            raise RuntimeError(msg)
+
+    def init_magics(self) -> None:
+        """Replace the magics that need a terminal or another event loop by clear refusals."""
+        super().init_magics()
+        for name in ("debug", "pdb"):
+            self.register_magic_function(refuse_stdin(f"%{name}"), "line_cell", name)  # type: ignore[arg-type]
+        gui: Any = lambda line: self.enable_gui(line or None)  # noqa: E731
+        self.register_magic_function(gui, "line", "gui")
 
     def ask_exit(self) -> None:
         """End the program, never the kernel: it belongs to its host."""

@@ -100,6 +100,11 @@ class Output:
         self._wait()
         self._interrupts.release()
 
+    def mark_begun(self, run: Run) -> None:
+        """Note in the crash ring that a run began: the message that says so may not leave in time."""
+        with self._lock:
+            self._ring.add("began", run.id.encode())
+
     def flush(self) -> None:
         """Send what is pending, without waiting."""
         with self._lock:
