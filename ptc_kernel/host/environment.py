@@ -111,6 +111,8 @@ class Environment:
     def execute(self, run: Run) -> None:
         """Send the program of a run that has begun."""
         assert self._transport is not None
+        assert self._kernel is not None
+        self._kernel.mark_log()
         spec = run.spec
         options = {
             "cap": self._config.max_output_bytes,

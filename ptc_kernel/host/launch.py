@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ptc_kernel.config import JupyterPtcConfig
 
 __all__ = ("LaunchError", "LaunchedKernel", "launch", "scrubbed_environment")
+
+logger = logging.getLogger(__name__)
 
 WORKER: Final = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "kernel", "__main__.py"
@@ -123,6 +126,7 @@ class LaunchedKernel:
         self.ready: asyncio.Future[bool] = self._loop.create_future()
         self.process: KernelProcess
         self.config = config
+        self._log_mark = 0
         self._closed = False
 
     def spawn(self, hello: Mapping[str, object], on_exit: Callable[[int], None]) -> None:
@@ -164,11 +168,24 @@ class LaunchedKernel:
         if not self.ready.done():
             self.ready.set_result(os.read(self._ready_read, 1) == b"1")
 
+    def mark_log(self) -> None:
+        """What is in the log now concerns nobody any more."""
+        with contextlib.suppress(OSError):
+            self._log_mark = os.stat(f"{self.folder}/log").st_size
+
     def log_tail(self) -> str:
-        """The end of what the kernel wrote to its own stderr before and beside programs."""
+        """The end of what the kernel wrote to its own stderr, beside programs, since the mark.
+
+        Without the frames of tracebacks, which name folders of this machine; those are logged.
+        """
         with contextlib.suppress(OSError), open(f"{self.folder}/log", "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL))
-            return file.read().decode("utf-8", "replace").strip()
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_mark, size - LOG_TAIL))
+            text = file.read().decode("utf-8", "replace").strip()
+            if text:
+                logger.warning("kernel log folder=%s\n%s", self.folder, text)
+            lines = [line for line in text.splitlines() if line and not line.startswith((" ", "Traceback "))]
+            return "\n".join(lines)
         return ""
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ def main() -> None:
     del sys.argv[at : at + 2]
     from ptc_kernel.kernel import private
 
-    with private.builtins_kept():
+    with private.BuiltinsKept():
         from ptc_kernel.kernel import life
 
         hello = life.adopt(fds[0])  # before the slow imports: a host may die meanwhile

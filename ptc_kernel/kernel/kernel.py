@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, cast
 
 from ipykernel.ipkernel import IPythonKernel
@@ -56,14 +57,23 @@ RELIED_ON: dict[type, tuple[str, ...]] = {
     ThreadPoolExecutor: ("submit",),
 }
 
-_loads, _dumps = json.loads, json.dumps  # captured: a program may replace them
-
 NO_BEGIN = "stopped before the program began"
+FAILED = "the worker failed; its log has the details"
+
+
+# built before any program: it may replace what it likes in the json module
+_encode = c_make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def pack(value: object) -> bytes:
     """A part of a Jupyter message as JSON that any peer can read, lone surrogates escaped."""
-    return _dumps(value, default=str, separators=(",", ":")).encode()
+    return "".join(_encode(value, 0)).encode()
+
+
+def unpack(data: str | bytes) -> Any:
+    """A part of a Jupyter message, from its JSON."""
+    return _scan(data if isinstance(data, str) else data.decode("utf-8", "replace"), 0)[0]
 
 
 class HostedKernel(IPythonKernel):
@@ -82,7 +92,7 @@ class HostedKernel(IPythonKernel):
         self._output, self._reader = app.output, app.reader
         self._owner: str = app.hello["owner"]
         self._streams = sys.stdout, sys.stderr
-        self.session.pack, self.session.unpack = pack, _loads
+        self.session.pack, self.session.unpack = pack, unpack
         cast("OrderedPublisher", self.shell.display_pub).output = app.output
         self._programs = Programs(self.shell, app.interrupts)
         self._bridge = Bridge(app.hello, app.runs, app.interrupts, app.output, self._send_comm)
@@ -117,7 +127,7 @@ class HostedKernel(IPythonKernel):
     async def dispatch_control(self, msg: list[Any]) -> None:
         """Take our comm's messages without status messages and locks; pass on the others."""
         _, parts = self.session.feed_identities(msg, copy=False)
-        header = _loads(bytes(cast("zmq.Frame", parts[1]).buffer))
+        header = unpack(bytes(cast("zmq.Frame", parts[1]).buffer))
         if header.get("msg_type") not in ("comm_msg", "comm_close"):
             await super().dispatch_control(msg)
             return
@@ -153,7 +163,7 @@ class HostedKernel(IPythonKernel):
             reply = await self._execute(run, ident, content["code"], options)
         except BaseException:  # noqa: BLE001 - no reply would cost the owner the whole environment
             self._reader.report(traceback.format_exc())
-            reply = {"status": "exception", "text": "the worker failed; its log has the details"}
+            reply = {"status": "exception", "text": FAILED}
         finally:
             self._runs.active, self._runs.last = None, run
             run.main = None  # a finished task keeps the program's value alive
@@ -161,8 +171,12 @@ class HostedKernel(IPythonKernel):
         buffers: list[bytes] = []
         if "text" in reply:
             reply["text"] = pack_text(reply["text"], buffers)
-        message = self._jupyter_reply(reply)
-        self.session.send(stream, "execute_reply", message, parent, ident=ident, buffers=list(buffers))
+        try:
+            message = self._jupyter_reply(reply)
+            self.session.send(stream, "execute_reply", message, parent, ident=ident, buffers=list(buffers))
+        except BaseException:  # noqa: BLE001 - a kernel that cannot reply is better dead than silent
+            self._reader.report(traceback.format_exc())
+            os._exit(1)
 
     async def _execute(self, run: Run, ident: Any, program: str, options: dict[str, Any]) -> dict[str, Any]:
         self._restore()
@@ -186,29 +200,36 @@ class HostedKernel(IPythonKernel):
             self._bridge.begin_run(run)
             self._namespaces.bind(run, options["names"], options["errors"], self.shell.user_ns)
         earlier = living_descendants()
-        completion, error = await self._run(run, parsed)
-        if error is not None:
-            reply = self._exception(run, error)
-        else:
-            reply = self._completion(run, completion, options)
+        reply = await self._run(run, parsed, options)
         if run.step:
             kill_new(earlier)
         self._reader.barrier()
         return reply
 
-    async def _run(self, run: Run, parsed: Parsed) -> tuple[tuple[Any, ...], BaseException | None]:
+    async def _run(self, run: Run, parsed: Parsed, options: dict[str, Any]) -> dict[str, Any]:
         context = self._programs.context
         self._runs.active = run
         context.run(self._trigger, "pre_execute")
         loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
-        run.main = loop.create_task(self._programs.run(parsed), context=context)
-        await asyncio.wait({run.main})
-        if run.main.cancelled():  # before its first step
-            return (), asyncio.CancelledError()
-        completion, error = run.main.result()
+        main = run.main = loop.create_task(self._perform(run, parsed, options), context=context)
+        await asyncio.wait({main})
+        if main.cancelled():  # before its first step
+            return self._exception(run, asyncio.CancelledError())
         context.run(self._trigger, "post_execute")
         self._restore()
-        return completion, error
+        outcome: dict[str, Any] = main.result()
+        return outcome
+
+    async def _perform(self, run: Run, parsed: Parsed, options: dict[str, Any]) -> dict[str, Any]:
+        """Run the program and take its value in the same turn of the loop, before a task can change it."""
+        completion, error = await self._programs.run(parsed)
+        try:
+            if error is not None:
+                return self._exception(run, error)
+            return self._completion(run, completion, options)
+        except BaseException:  # noqa: BLE001 - nothing may leave a task: it would end the loop
+            self._reader.report(traceback.format_exc())
+            return {"status": "exception", "text": FAILED}
 
     def _trigger(self, event: str) -> None:
         try:
@@ -220,7 +241,8 @@ class HostedKernel(IPythonKernel):
 
     def _completion(self, run: Run, completion: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
         if not run.owned:
-            self._programs.context.run(self._show_to_visitor, completion)
+            if completion:  # as a notebook does
+                self.shell.displayhook(completion[0])
             return {"status": "none"}
         if not completion or options["discard"]:
             return {"status": "none"}
@@ -234,13 +256,9 @@ class HostedKernel(IPythonKernel):
             return self._exception(run, error)
         return self._bounded(run, "value", text, len(text.encode()))
 
-    def _show_to_visitor(self, completion: tuple[Any, ...]) -> None:
-        if completion:
-            self.shell.displayhook(completion[0])
-
     def _displayed(self, run: Run, value: object) -> dict[str, Any]:
         try:
-            self._programs.context.run(display, value)
+            display(value)
         except BaseException as wrong:  # noqa: BLE001 - reprs are code of the program
             return self._exception(run, wrong)
         return {"status": "none"}

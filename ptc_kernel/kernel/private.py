@@ -2,36 +2,32 @@
 
 A program may set `builtins.len = None`. A module's functions look builtins up in the
 `__builtins__` of their globals; the import system fills that in when it is missing. While
-`builtins_kept` is active every module that is imported gets a copy instead: asyncio, ZMQ, IPython
+`BuiltinsKept` is active every module that is imported gets a copy instead: asyncio, ZMQ, IPython
 and the worker go on working, and the program's own code sees what the program did.
+
+This module imports next to nothing: what it imported would not be protected.
 """
 
 from __future__ import annotations
 
 import builtins
-from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-
-__all__ = ("builtins_kept",)
+__all__ = ("BuiltinsKept",)
 
 
-@contextmanager
-def builtins_kept() -> Iterator[None]:
-    """Give every module imported meanwhile its own view of the builtins of now."""
-    copy = dict(vars(builtins))
-    execute = SourceFileLoader.exec_module
+class BuiltinsKept:
+    """A context in which every module that is imported keeps the builtins of now."""
 
-    def exec_module(loader: SourceFileLoader, module: ModuleType) -> None:
-        module.__dict__.setdefault("__builtins__", copy)
-        execute(loader, module)
+    def __enter__(self) -> None:
+        copy = dict(vars(builtins))
+        execute = SourceFileLoader.exec_module
 
-    SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
+        def exec_module(loader, module):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            module.__dict__.setdefault("__builtins__", copy)
+            execute(loader, module)
+
+        SourceFileLoader.exec_module = exec_module  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
         del SourceFileLoader.exec_module

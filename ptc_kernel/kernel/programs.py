@@ -17,13 +17,13 @@ import os
 import sys
 import traceback
 from inspect import CO_COROUTINE
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from types import GeneratorType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ptc_kernel.kernel.interrupts import PROGRAM_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import CodeType, TracebackType
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -36,7 +36,6 @@ SOURCES_KEPT: Final = 200  # programs whose lines a traceback can still show
 NO_RETURN: Final = "'return' outside a function: this is a REPL, end the program with the expression itself"
 _FUTURE_FLAGS: Final = 0x1FF0000 & ~inspect.CO_ITERABLE_COROUTINE
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_is_awaitable = inspect.isawaitable
 _pid = os.getpid()
 
 
@@ -135,7 +134,7 @@ class Programs:
                 value = eval(program.last, namespace)  # noqa: S307
                 if program.last.co_flags & CO_COROUTINE:
                     value = await value
-                if _is_awaitable(value):
+                if is_awaitable(value):
                     value = await value
                 completion = (value,)
         except BaseException as raised:  # noqa: BLE001
@@ -150,6 +149,20 @@ class Programs:
 
 _traceback_of: Callable[[BaseException], TracebackType | None]
 _traceback_of = vars(BaseException)["__traceback__"].__get__  # a subclass may hide the attribute
+
+
+def is_awaitable(value: object) -> bool:
+    """Whether `await` takes this value; asks its type only, never code of the program."""
+    kind = type(value)
+    if kind is GeneratorType:
+        return bool(
+            cast("GeneratorType[Any, Any, Any]", value).gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE
+        )
+    return any("__await__" in _namespace_of(base) for base in _mro_of(kind))
+
+
+_mro_of: Callable[[type], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_namespace_of: Callable[[type], Mapping[str, object]] = vars(type)["__dict__"].__get__
 
 
 def _refuse_return(tree: ast.Module, program: str, name: str) -> None:

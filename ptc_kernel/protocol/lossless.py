@@ -202,7 +202,7 @@ def _step(key: object) -> str:
     if type(key) is not str:
         return ""
     text = key.lstrip(",")[:-1]
-    return f"[{ascii(_loads(text))[:NAME_LENGTH]}]"
+    return f"[{ascii(_decode_flat(text))[:NAME_LENGTH]}]"
 
 
 def decode(text: str) -> PtcJsonValue:
@@ -214,13 +214,13 @@ def decode(text: str) -> PtcJsonValue:
     try:
         if _depth(text) <= NESTED:
             try:
-                return cast("PtcJsonValue", _loads(text))
+                return _decode_flat(text)
             except RecursionError:  # called from deep inside a program
                 pass
         return _decode_deep(text)
     except LossyValueError:
         raise
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, StopIteration) as error:
         msg = f"not a JSON text: {error}"
         raise LossyValueError(msg) from None
 
@@ -230,9 +230,19 @@ def _no_constant(name: str) -> object:
     raise LossyValueError(msg)
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
-_loads = _DECODER.decode  # captured: a program may replace the functions of json
-_raw_scalar = _DECODER.raw_decode
+# no program can patch a scanner that is built already
+_scan = json.JSONDecoder(parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]
+
+
+def _decode_flat(text: str) -> PtcJsonValue:
+    text = text.strip(" \t\r\n")
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise LossyValueError("not a JSON text: a value is missing") from None
+    if end != len(text):
+        raise LossyValueError("not a JSON text: something follows the value")
+    return cast("PtcJsonValue", value)
 
 
 def _depth(text: str) -> int:
@@ -259,7 +269,7 @@ def _decode_deep(text: str) -> PtcJsonValue:
         if quote:
             item, at = cast("tuple[object, int]", _scan_string(text, at))
         elif mark is None:
-            item, at = _raw_scalar(text, match.start(3))
+            item, at = _scan(text, match.start(3))
         elif mark in "[{" and expect in ("value", "first"):
             container: list[object] | dict[str, object] = [] if mark == "[" else {}
             _put(stack[-1], keys, container)
