@@ -20,7 +20,9 @@ def namespace(
     name: str = "tools", error: tuple[str, str] | None = ("ToolCallError", "toolName"), **functions: Any
 ) -> PtcBindingNamespace:
     """A namespace of these functions; exotic member names go through `**{"my-tool": f}`."""
-    error_class = None if error is None else PtcBindingErrorClass(name=error[0], member_name_property=error[1])
+    error_class = (
+        None if error is None else PtcBindingErrorClass(name=error[0], member_name_property=error[1])
+    )
     return PtcBindingNamespace(global_name=name, functions=functions, error_class=error_class)
 
 
@@ -66,7 +68,9 @@ def kind(result: PtcRunResult) -> str | None:
 def text(result: PtcRunResult, channel: str | None = None) -> str:
     """The text outputs joined, of one channel or of all."""
     return "".join(
-        item.text for item in result.output if isinstance(item, TextOutput) and channel in (None, item.channel)
+        item.text
+        for item in result.output
+        if isinstance(item, TextOutput) and channel in (None, item.channel)
     )
 
 

@@ -12,10 +12,11 @@ import signal
 import sys
 import threading
 import traceback
+from threading import get_ident
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ptc_kernel.kernel import selfcheck
+from ptc_kernel.kernel import private, selfcheck
 
 selfcheck.check_version()
 selfcheck.stub_debugger()
@@ -59,7 +60,7 @@ class OnePipeIOPub(IOPubThread):
 
     def schedule(self, f: Callable[[], None]) -> None:
         """Run a function on the iopub thread."""
-        if threading.current_thread() is self.thread:
+        if get_ident() == self.thread.ident:
             f()
             return
         with self._wake_lock:
@@ -210,6 +211,7 @@ def run_hosted_kernel(fds: Descriptors, hello: dict[str, Any]) -> None:
     except BaseException:  # noqa: BLE001 - fd 2 may be our own pipe by now: the log must have it
         os.write(app.reader.saved_stderr if hasattr(app, "reader") else 2, traceback.format_exc().encode())
         os._exit(1)
+    private.keep_modules()
     os.write(fds.ready, b"1")
     os.close(fds.ready)
     while not app.kernel._shutdown_message:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-import threading
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from ptc_kernel.protocol.frames import COMM_TARGET, PROTOCOL_VERSION, CallFrame, encode_calls, unpack_text
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from ptc_kernel.kernel.runs import Run, Runs
     from ptc_kernel.kernel.streams import Output
 
-__all__ = ("Bridge", "Call", "RefusedCallError")
+__all__ = ("OVER", "Bridge", "Call", "RefusedCallError")
 
 OVER: Final = "the run that made this call is over"
+SEND_FRAMES: Final = 80  # more than a call needs, so that no RecursionError cuts a message in two
 
 
 class RefusedCallError(Exception):
@@ -55,7 +56,7 @@ class Call:
         self.loop = loop
         self.answer: tuple[bool, str] = (False, OVER)
         self.future = None if loop is None else loop.create_future()
-        self.gate = threading.Lock()
+        self.gate = Lock()
         self.gate.acquire()
 
 
@@ -86,8 +87,8 @@ class Bridge:
         self._interrupts = interrupts
         self._output = output
         self._send = send
-        self._lock = threading.RLock()
-        self._ids = itertools.count(1)
+        self._lock = RLock()
+        self._next_id = 1
         self._accounts: dict[Run, _Account] = {}
         self._sent: dict[int, Call] = {}
         self._outbox: list[Call] = []
@@ -132,6 +133,7 @@ class Bridge:
             RefusedCallError: the calling run is over, does not declare the member, or the
                 argument can never be sent.
         """
+        require_stack(SEND_FRAMES)
         run = self._runs.current()
         if run is None or run is not self._runs.active:
             raise RefusedCallError(OVER)
@@ -192,14 +194,17 @@ class Bridge:
                 return
             self._output.flush()
             for run, group in itertools.groupby(calls, key=lambda call: call.run):
-                frames = []
-                for call in group:
-                    call.id = next(self._ids)
-                    self._sent[call.id] = call
-                    frames.append(CallFrame(call.id, call.namespace, call.member, call.text))
-                    call.text = ""
+                together = list(group)
+                frames = [
+                    CallFrame(ident, call.namespace, call.member, call.text)
+                    for ident, call in enumerate(together, self._next_id)
+                ]
                 data, buffers = encode_calls(run.id, frames)
                 self._post(data, run, buffers)
+                self._next_id += len(together)
+                for call, frame in zip(together, frames, strict=True):
+                    call.id, call.text = frame.id, ""
+                    self._sent[call.id] = call
 
     def _abandon(self, call: Call) -> None:
         """The waiting task was cancelled: drop a call that was not sent, tell the host of one that was."""
@@ -258,6 +263,12 @@ class Bridge:
                 loop.call_soon_threadsafe(_settle_futures, group)
             except RuntimeError:  # the program closed its own loop
                 continue
+
+
+def require_stack(frames: int) -> None:
+    """Raise RecursionError now, when fewer frames than this are left."""
+    if frames:
+        require_stack(frames - 1)
 
 
 def _settle_futures(calls: list[Call]) -> None:

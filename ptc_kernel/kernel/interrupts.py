@@ -10,9 +10,12 @@ from __future__ import annotations
 import _thread
 import asyncio
 import os
-import signal
-import threading
-import time
+from _thread import interrupt_main
+from asyncio import current_task
+from signal import SIGINT
+from signal import signal as set_signal_handler
+from threading import get_ident
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class Interrupts:
     def __init__(self, runs: Runs, infrastructure: tuple[str, ...]) -> None:
         self._runs = runs
         self._infrastructure = (WORKER_FOLDER, *infrastructure)
-        self._main_thread = threading.get_ident()
+        self._main_thread = get_ident()
         self._handler_codes: frozenset[CodeType] = frozenset(
             function.__code__
             for function in (Interrupts._on_signal, Interrupts._apply, Interrupts._in_program)
@@ -65,7 +68,7 @@ class Interrupts:
 
     def install(self) -> None:
         """Take SIGINT, which a program may have taken for itself."""
-        signal.signal(signal.SIGINT, self._on_signal)
+        set_signal_handler(SIGINT, self._on_signal)
 
     def take_early(self, run: Run) -> bool:
         """Whether this run was cancelled before it began."""
@@ -77,7 +80,7 @@ class Interrupts:
 
     def release(self) -> None:
         """Raise what is held; for worker code that is about to return to the program."""
-        if self.held and threading.get_ident() == self._main_thread:
+        if self.held and get_ident() == self._main_thread:
             self._throw()
 
     def on_message(self, ident: str) -> None:
@@ -85,15 +88,15 @@ class Interrupts:
         run, loop = self._runs.active, self._loop
         if loop is None or run is None or run.id != ident:
             self._early.add(ident)
-        elif time.monotonic() - run.stepped_at >= SAME_STEP:
-            _thread.interrupt_main(signal.SIGINT)
+        elif monotonic() - run.stepped_at >= SAME_STEP:
+            interrupt_main(SIGINT)
             loop.call_soon_threadsafe(self._apply, run, None)  # the program may have its own handler
 
     def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
         run, loop = self._runs.active, self._loop
         if loop is None:
             return
-        current = asyncio.current_task(loop)
+        current = current_task(loop)
         if run is not None and not self._apply(run, current):
             return
         loop.call_soon_threadsafe(int)  # wakes the selector
@@ -103,7 +106,7 @@ class Interrupts:
 
     def _apply(self, run: Run, current: asyncio.Task[object] | None) -> bool:
         """Tell the run's waiting tasks. False when this step was applied already."""
-        now = time.monotonic()
+        now = monotonic()
         if now - run.stepped_at < SAME_STEP:
             return False
         run.stepped_at = now
@@ -117,7 +120,7 @@ class Interrupts:
     def _throw(self) -> None:
         self.held = False
         run = self._runs.active
-        if run is not None and self._loop is not None and asyncio.current_task(self._loop) is run.main:
+        if run is not None and self._loop is not None and current_task(self._loop) is run.main:
             raise KeyboardInterrupt
         raise InterruptedTask
 

@@ -6,12 +6,12 @@ request takes the same path and is then displayed as a notebook would.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 import threading
 import traceback
+from asyncio import CancelledError, wait
 from concurrent.futures import ThreadPoolExecutor
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +20,7 @@ from ipykernel.ipkernel import IPythonKernel
 from IPython.display import display
 from traitlets import Type
 
-from ptc_kernel.kernel.bridge import Bridge
+from ptc_kernel.kernel.bridge import OVER, Bridge
 from ptc_kernel.kernel.interrupts import InterruptedTask
 from ptc_kernel.kernel.namespace import Namespaces
 from ptc_kernel.kernel.processes import kill_new, living_descendants
@@ -34,6 +34,8 @@ from ptc_kernel.protocol.ledger import json_size
 from ptc_kernel.protocol.lossless import LossyValueError, encode
 
 if TYPE_CHECKING:
+    import asyncio
+
     import zmq
     from jupyter_client.session import Session
 
@@ -108,9 +110,14 @@ class HostedKernel(IPythonKernel):
         self._interrupts.attach(loop)
 
     @staticmethod
-    def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), (InterruptedTask, OutputLimitError)):
-            loop.default_exception_handler(context)
+    def _on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Print what a task of the program raised and nobody took, as a program's traceback."""
+        error = context.get("exception")
+        stopped = isinstance(error, (InterruptedTask, OutputLimitError))
+        if stopped or (isinstance(error, Exception) and error.args == (OVER,)):
+            return
+        report = "" if error is None else f"{program_traceback(error)}\n"
+        sys.stderr.write(f"{context.get('message')}\n{report}")
 
     def pre_handler_hook(self) -> None:
         """Leave SIGINT alone: ipykernel would swap its handler around each message."""
@@ -212,9 +219,9 @@ class HostedKernel(IPythonKernel):
         context.run(self._trigger, "pre_execute")
         loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
         main = run.main = loop.create_task(self._perform(run, parsed, options), context=context)
-        await asyncio.wait({main})
+        await wait({main})
         if main.cancelled():  # before its first step
-            return self._exception(run, asyncio.CancelledError())
+            return self._exception(run, CancelledError())
         context.run(self._trigger, "post_execute")
         self._restore()
         outcome: dict[str, Any] = main.result()

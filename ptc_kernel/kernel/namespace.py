@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections.abc
+from asyncio import CancelledError
 from asyncio import get_running_loop as _running_loop
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -90,7 +91,7 @@ class Member:
         self._namespace = namespace
         self._name = name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> PendingCall:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> PendingCall:
         """Issue the call now; await what is returned for its answer.
 
         Raises:
@@ -104,7 +105,7 @@ class Member:
             raise RuntimeError(msg) from None
         return self._binder.issue(self._namespace, self._name, argument, loop)
 
-    def sync(self, *args: Any, **kwargs: Any) -> Any:
+    def sync(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call, and block this thread until the answer is there.
 
         Raises:
@@ -155,7 +156,7 @@ class PendingCall(collections.abc.Coroutine[Any, Any, Any]):
             if not call.future.done():
                 yield from call.future
             elif call.future.cancelled():
-                raise asyncio.CancelledError
+                raise CancelledError
         return self._result()
 
     def _result(self) -> Any:

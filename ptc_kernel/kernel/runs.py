@@ -7,21 +7,24 @@ is handed to an executor carries the run that submitted it.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextvars
 import threading
 import weakref
+from asyncio import Task
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from ptc_kernel.protocol.ledger import Meter
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Coroutine
 
 __all__ = ("Run", "Runs")
 
 THREAD_RUN: Final = "_ptc_run"
+_threads: Final[dict[int, threading.Thread]] = threading._active  # type: ignore[attr-defined]
 
 
 class Run:
@@ -40,8 +43,8 @@ class Run:
         self.owned = owned
         self.meter = Meter(cap) if owned else None
         self.names: dict[str, frozenset[str]] = {}
-        self.main: asyncio.Task[Any] | None = None
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.main: Task[Any] | None = None
+        self.tasks: weakref.WeakSet[Task[Any]] = weakref.WeakSet()
         self.step = 0
         self.stepped_at = float("-inf")
 
@@ -64,17 +67,17 @@ class Runs:
         run = self.variable.get()
         if run is not None:
             return run
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        thread = _threads.get(get_ident())
         return getattr(thread, THREAD_RUN, None) or self.active or self.last
 
     def task_factory(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: AbstractEventLoop,
         coro: Coroutine[Any, Any, Any],
         **options: Any,
-    ) -> asyncio.Task[Any]:
+    ) -> Task[Any]:
         """Make a task and record it with the run that is in its context."""
-        task = asyncio.Task(coro, loop=loop, **options)
+        task = Task(coro, loop=loop, **options)
         context = options.get("context")
         run = self.variable.get() if context is None else context.get(self.variable)
         if run is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import collections
 import io
-import threading
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from ptc_kernel.kernel.interrupts import block
@@ -53,12 +53,12 @@ class Output:
         self._interrupts = interrupts
         self._ring = ring
         self._send = send
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._texts: list[str] = []
         self._size = 0
         self._key: tuple[Run | None, str] = (None, "")
         self._sent = self._acknowledged = 0
-        self._gates: collections.deque[threading.Lock] = collections.deque()
+        self._gates: collections.deque[Lock] = collections.deque()
         self.reader: FdReader
         self.on_over: Callable[[Run], None]
 
@@ -169,11 +169,9 @@ class Output:
     def _flush(self) -> None:
         if self._texts:
             run, channel = self._key
-            text, size = "".join(self._texts), self._size
-            self._texts, self._size = [], 0
-            self._transmit(
-                "stream", {"name": channel, "text": text}, run, size, b"stream." + channel.encode()
-            )
+            content = {"name": channel, "text": "".join(self._texts)}
+            self._transmit("stream", content, run, self._size, b"stream." + channel.encode())
+            self._texts, self._size = [], 0  # kept when sending failed: the program's stack may be full
 
     def _transmit(self, kind: str, content: dict[str, Any], run: Run | None, size: int, topic: bytes) -> None:
         self._sent += size + MESSAGE_BYTES
@@ -183,7 +181,7 @@ class Output:
 
     def _wait(self) -> None:
         while self.is_full():
-            gate = threading.Lock()
+            gate = Lock()
             gate.acquire()
             with self._lock:
                 if not self.is_full():

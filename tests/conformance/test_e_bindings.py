@@ -2117,7 +2117,6 @@ REBOUND = [
     "json.loads",
     "threading.Lock",
     "threading.Thread",
-    "threading.get_ident",
     "time.time",
 ]
 
