@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from ptc_kernel.host.background import Background
 from ptc_kernel.host.launch import LaunchedKernel, LaunchError, launch
 from ptc_kernel.host.process import describe_exit
 from ptc_kernel.host.recovery import read_rest
 from ptc_kernel.host.transport import ZmqTransport
+from ptc_kernel.host.window import ReadWindow
 from ptc_kernel.protocol.events import Died, LaunchFailed, Ready, Violation
 from ptc_kernel.protocol.frames import AbandonFrame, CallsFrame, OverFrame, encode_answers
 from ptc_kernel.protocol.messages import Began, Busy, Frame, Idle, KernelEvent, Reply, Text, Visited
@@ -27,8 +28,6 @@ __all__ = ("CleanupError", "Environment")
 
 logger = logging.getLogger(__name__)
 
-ACKNOWLEDGE_EVERY: Final = 1024 * 1024
-
 
 class CleanupError(Exception):
     """Something of a kernel is left: a process that does not die, or a file that cannot be removed."""
@@ -42,6 +41,7 @@ class Environment:
         label: names the owner in logs.
         background: late output of earlier runs.
         lost: why the kernel is gone, unless the host killed it for a run.
+        window: what of the output was read.
         visited: whether an attached client ran code since this was last looked at.
     """
 
@@ -57,7 +57,7 @@ class Environment:
         self._run: Run | None = None
         self._killed = False
         self._next_id = 1
-        self._acknowledged = 0
+        self.window = ReadWindow(lambda count: self._post({"ack": count}))
         self._answers: list[Answer] = []
 
     @property
@@ -178,7 +178,7 @@ class Environment:
             run.feed(event)
         else:
             self.background.add(event.channel, event.text)
-            self.acknowledge(event.count)
+            self.window.read(event.count)
 
     def _on_frame(self, frame: CallsFrame | AbandonFrame | OverFrame, run: Run | None) -> None:
         if run is not None and frame.run == run.id:
@@ -200,12 +200,6 @@ class Environment:
     def _post(self, data: dict[str, object], buffers: list[bytes] | None = None) -> None:
         if self._transport is not None and self._kernel is not None:
             self._transport.post({"comm_id": self._kernel.comm_id, "data": data}, buffers or [])
-
-    def acknowledge(self, count: int) -> None:
-        """Output up to this count was read."""
-        if count - self._acknowledged >= ACKNOWLEDGE_EVERY:
-            self._acknowledged = count
-            self._post({"ack": count})
 
     def answer(self, answer: Answer) -> None:
         """Send the answer of a call, together with others of this turn of the loop."""

@@ -164,7 +164,7 @@ class Run:
                     assert self._execution.outcome is not None
                     self._finish(self._execution.outcome)
         if mark:
-            environment.acknowledge(mark)
+            environment.window.read(mark)
         if not self.over.done():
             self._arm()
 
@@ -172,7 +172,7 @@ class Run:
         environment = self._environment
         if not mark or environment is None:
             return _nothing
-        return lambda: environment.acknowledge(mark)
+        return environment.window.arrived(mark)
 
     def _arm(self) -> None:
         at = None if self._execution is None else self._execution.next_wakeup
@@ -188,6 +188,7 @@ class Run:
             self._timer.cancel()
         self._unlisten()
         self.dispatch.end()
+        self._sink.end()
         if self._environment is not None:
             self._environment.leave(self)
         self.over.set_result(outcome)

@@ -24,6 +24,14 @@ class Sink(Protocol):
         """Take an event; `taken` is to be called when it was read."""
         ...
 
+    def end(self) -> None:
+        """The run is over: what is unread holds nobody back any more."""
+        ...
+
+
+def _nothing() -> None:
+    pass
+
 
 @final
 class Fold:
@@ -37,6 +45,9 @@ class Fold:
         if isinstance(event, OutputEvent) and isinstance(event.output, TextOutput):
             self._texts.append((event.output.channel, event.output.text))
         taken()
+
+    def end(self) -> None:
+        """Everything was read already."""
 
     def output(self) -> list[PtcOutput]:
         """Everything that was kept, merged by channel."""
@@ -70,9 +81,14 @@ class Queue:
         taken()
         return event
 
+    def end(self) -> None:
+        """The run is over: what is unread stays here, and holds nobody back any more."""
+        for index, (event, taken) in enumerate(self._events):
+            taken()
+            self._events[index] = (event, _nothing)
+
     def close(self) -> None:
         """Nobody reads any more."""
         self._closed = True
-        for _, taken in self._events:
-            taken()
+        self.end()
         self._events.clear()

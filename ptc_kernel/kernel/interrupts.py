@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import os
+import threading
 from _thread import interrupt_main
 from asyncio import current_task
 from signal import SIGINT
@@ -59,6 +60,8 @@ class Interrupts:
             for function in (Interrupts._on_signal, Interrupts._apply, Interrupts._in_program)
         )
         self._early: set[str] = set()
+        self._told_early = threading.Event()
+        self._idle_signal_at = float("-inf")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.held = False
 
@@ -73,10 +76,12 @@ class Interrupts:
     def take_early(self, run: Run) -> bool:
         """Whether this run was cancelled before it began."""
         self.held = False
-        if run.id in self._early:
-            self._early.clear()
-            return True
-        return False
+        if monotonic() - self._idle_signal_at < SAME_STEP:  # the message of the same step is on its way
+            self._told_early.wait(SAME_STEP)
+        self._told_early.clear()
+        early = run.id in self._early
+        self._early.clear()
+        return early
 
     def release(self) -> None:
         """Raise what is held; for worker code that is about to return to the program."""
@@ -88,6 +93,7 @@ class Interrupts:
         run, loop = self._runs.active, self._loop
         if loop is None or run is None or run.id != ident:
             self._early.add(ident)
+            self._told_early.set()
         elif monotonic() - run.stepped_at >= SAME_STEP:
             interrupt_main(SIGINT)
             loop.call_soon_threadsafe(self._apply, run, None)  # the program may have its own handler
@@ -97,7 +103,9 @@ class Interrupts:
         if loop is None:
             return
         current = current_task(loop)
-        if run is not None and not self._apply(run, current):
+        if run is None:
+            self._idle_signal_at = monotonic()
+        elif not self._apply(run, current):
             return
         loop.call_soon_threadsafe(int)  # wakes the selector
         if self._in_program(frame):

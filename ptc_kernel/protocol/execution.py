@@ -318,14 +318,15 @@ class Execution:
         )
 
     def _timeout_message(self) -> str:
-        begun = "" if self.started else " before the program began"
-        return f"timed out after timeout_ms = {cast('float', self._limits.timeout_ms):.15g} ms{begun}."
+        return f"timed out after timeout_ms = {cast('float', self._limits.timeout_ms):.15g} ms."
 
     # ------------------------------------------------------------------ the outcome
 
     def _finish(self, *, lost: bool) -> Iterator[Action]:
         kind, message = self._settled or (None, "")
         told = lost and self._limits.retained
+        if kind == "timeout" and not self.started:
+            message = f"{message[:-1]} before the program began."
         if kind in ("timeout", "abort"):
             message = self._stopped_message(message, lost=lost)
         if kind is not None and kind != "output-limit" and told:
