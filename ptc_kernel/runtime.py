@@ -214,7 +214,7 @@ class JupyterPtcRuntime(PtcRuntime):
         queue = Queue()
         driver = self._start(spec, queue)
         driver.task.add_done_callback(lambda task: _put_result(task, queue))
-        return _read(driver, queue)
+        return _EventStream(driver, queue)
 
     def _start(self, spec: PtcRunSpec, sink: Sink) -> _Driver:
         self._check_open()
@@ -379,15 +379,40 @@ def _put_result(task: asyncio.Task[PtcRunResult], queue: Queue) -> None:
         queue.put(ResultEvent(task.result()), lambda: None)
 
 
-async def _read(driver: _Driver, queue: Queue) -> AsyncIterator[PtcEvent]:
-    try:
-        while True:
-            event = await queue.next()
-            yield event
-            if isinstance(event, ResultEvent):
-                return
-    finally:
-        if not driver.task.done():
-            queue.close()
-            driver.run.abort("the reader of the stream left")
-            await driver.result()
+class _EventStream:
+    """The events of one run; leaving it early, in whatever way, stops the program."""
+
+    def __init__(self, driver: _Driver, queue: Queue) -> None:
+        self._driver = driver
+        self._queue = queue
+        self._ended = False
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> _EventStream:
+        return self
+
+    async def __anext__(self) -> PtcEvent:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            event = await self._queue.next()
+        except BaseException:
+            await self.aclose()
+            raise
+        self._ended = isinstance(event, ResultEvent)
+        return event
+
+    async def aclose(self) -> None:
+        """Stop the program unless it has ended, and wait until that is done."""
+        if not self._ended:
+            self._ended = True
+            self._leave()
+            await self._driver.result()
+
+    def _leave(self) -> None:
+        self._queue.close()
+        self._driver.run.abort("the reader of the stream left")
+
+    def __del__(self) -> None:
+        if not self._ended and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._leave)

@@ -24,6 +24,7 @@ __all__ = ("Dispatch", "Functions", "Handlers")
 logger = logging.getLogger(__name__)
 
 RECORDS: Final = 1000
+STOPPED: Final = "the run is being stopped, so no further call is made"
 UNPRINTABLE: Final = "the binding failed with an error that cannot be printed"
 Functions = dict[str, dict[str, "PtcBindingFunction"]]
 
@@ -105,7 +106,7 @@ class Dispatch:
         self._open: dict[int, PtcCallContext] = {}
         self._bytes = 0
         self._records: list[_Record] = []
-        self._ended = False
+        self._stopped = self._ended = False
         self._loop = asyncio.get_running_loop()
         self.total = 0
 
@@ -125,7 +126,10 @@ class Dispatch:
             if call.id != expected:
                 msg = f"call id {call.id} came where {expected} was due"
                 raise ProtocolViolationError(msg)
-            self._start(call)
+            if self._stopped:
+                self._answer((call.id, False, STOPPED))
+            else:
+                self._start(call)
         return first_id + len(frame.calls)
 
     def _start(self, call: CallFrame) -> None:
@@ -206,6 +210,10 @@ class Dispatch:
         for ident in ids:
             if ident in self._open:
                 self._open[ident].abandoned = True
+
+    def stop(self) -> None:
+        """It is settled how the run ends: dispatch nothing more (contract 7)."""
+        self._stopped = True
 
     def end(self) -> None:
         """The run is over: dispatch nothing more, swallow what still comes."""

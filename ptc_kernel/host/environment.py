@@ -239,13 +239,13 @@ class Environment:
             run.feed(Died(f"{text}. Its log ends with: {tail}" if tail else f"{text}."))
 
     def _recover(self, kernel: LaunchedKernel) -> None:
-        for kind, text in kernel.ring.undelivered():
+        for kind, data in kernel.ring.undelivered():
             if kind != "began":
-                self._late(kind, text)
-            elif self._run is not None and self._run.id == text and not self._run.started:
-                self._run.feed(Began(text))
-        self._late("stdout", read_rest(kernel.out_read))
-        self._late("stderr", read_rest(kernel.err_read))
+                self._late(kind, data.decode("utf-8", "replace"))
+            elif self._run is not None and self._run.id.encode() == data and not self._run.started:
+                self._run.feed(Began(self._run.id))
+        self._late("stdout", read_rest(kernel.out_read, kernel.ring.partial("stdout")))
+        self._late("stderr", read_rest(kernel.err_read, kernel.ring.partial("stderr")))
 
     def _late(self, channel: Channel, text: str) -> None:
         if text and self._run is not None:

@@ -9,19 +9,21 @@ import codecs
 import mmap
 import os
 import struct
-from typing import TYPE_CHECKING, Final, Literal, cast, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ptc_kernel.types import Channel
-
 __all__ = ("CrashRing", "read_rest")
 
-HEADER: Final = 8
+Kind: TypeAlias = Literal["stdout", "stderr", "display", "began"]
+
+HEADER: Final = 16
 RING_BYTES: Final = 16 * 1024 * 1024 + HEADER
 RECORD: Final = struct.Struct("<BI")
-KINDS: Final = {1: "stdout", 2: "stderr", 3: "display", 4: "began"}
+KINDS: Final[tuple[Kind, ...]] = ("stdout", "stderr", "display", "began")
+PARTIAL_AT: Final = {"stdout": 8, "stderr": 12}
+MOST_PARTIAL: Final = 3
 PIPE_REST: Final = 4 * 1024 * 1024  # a process outside the group may write for ever
 
 
@@ -44,11 +46,8 @@ class CrashRing:
         """The kernel has inherited the descriptor."""
         os.close(self.fd)
 
-    def undelivered(self) -> Iterator[tuple[Channel | Literal["began"], str]]:
-        """The output beyond `seen`, and the ids of runs that began there, in order.
-
-        Stops at the first record that is not one.
-        """
+    def undelivered(self) -> Iterator[tuple[Kind, bytes]]:
+        """The records beyond `seen`, in order; stops at the first that is not one."""
         size = RING_BYTES - HEADER
         (end,) = struct.unpack_from("<Q", self._map, 0)
         at = self.seen
@@ -57,14 +56,17 @@ class CrashRing:
         while at + RECORD.size <= end:
             code, length = RECORD.unpack(self._read(at, RECORD.size))
             at += RECORD.size
-            if code not in KINDS or at + length > end:
+            if not 1 <= code <= len(KINDS) or at + length > end:
                 return
-            yield (
-                cast("Channel | Literal['began']", KINDS[code]),
-                self._read(at, length).decode("utf-8", "replace"),
-            )
+            yield KINDS[code - 1], self._read(at, length)
             at += length
         self.seen = at
+
+    def partial(self, channel: Literal["stdout", "stderr"]) -> bytes:
+        """The first bytes of a character of fd 1 or 2 that the kernel had read."""
+        at = PARTIAL_AT[channel]
+        count, data = self._map[at], self._map[at + 1 : at + 1 + MOST_PARTIAL]
+        return data[: min(count, MOST_PARTIAL)]
 
     def _read(self, at: int, length: int) -> bytes:
         size = RING_BYTES - HEADER
@@ -78,11 +80,11 @@ class CrashRing:
         self._map.close()
 
 
-def read_rest(fd: int) -> str:
-    """The text that is left in a pipe whose writers are gone."""
+def read_rest(fd: int, begun: bytes = b"") -> str:
+    """The text that is left in a pipe whose writers are gone, after the first bytes of a character."""
     os.set_blocking(fd, False)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    texts, size = [], 0
+    texts, size = [decoder.decode(begun)], 0
     while size < PIPE_REST:
         try:
             data = os.read(fd, 1024 * 1024)

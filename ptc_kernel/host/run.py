@@ -165,6 +165,8 @@ class Run:
                     self._finish(self._execution.outcome)
         if mark:
             environment.window.read(mark)
+        if self._execution is not None and self._execution.settled:
+            self.dispatch.stop()
         if not self.over.done():
             self._arm()
 

@@ -30,13 +30,13 @@ from traitlets import Type  # noqa: E402
 from traitlets.config import Config  # noqa: E402
 
 from ptc_kernel.kernel.fds import FdReader  # noqa: E402
-from ptc_kernel.kernel.interrupts import Interrupts, is_worker_file  # noqa: E402
+from ptc_kernel.kernel.interrupts import InterruptedTask, Interrupts, is_worker_file  # noqa: E402
 from ptc_kernel.kernel.kernel import RELIED_ON, HostedKernel  # noqa: E402
 from ptc_kernel.kernel.life import become_subreaper, limit_memory  # noqa: E402
 from ptc_kernel.kernel.programs import leave, refuse_stdin  # noqa: E402
 from ptc_kernel.kernel.ring import Ring  # noqa: E402
 from ptc_kernel.kernel.runs import Runs  # noqa: E402
-from ptc_kernel.kernel.streams import Output, ProgramStream  # noqa: E402
+from ptc_kernel.kernel.streams import Output, OutputLimitError, ProgramStream  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,7 @@ class HostedApp(IPKernelApp):
 
 def print_thread_error(args: threading.ExceptHookArgs) -> None:
     """Print what a thread raised, without the worker's own frames."""
-    if args.exc_value is None or isinstance(args.exc_value, SystemExit):
+    if args.exc_value is None or isinstance(args.exc_value, (SystemExit, InterruptedTask, OutputLimitError)):
         return
     report = traceback.TracebackException(args.exc_type, args.exc_value, args.exc_traceback)
     frames = [frame for frame in report.stack if not is_worker_file(frame.filename)]

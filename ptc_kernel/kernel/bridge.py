@@ -189,22 +189,26 @@ class Bridge:
     def flush(self) -> None:
         """Send the calls of the outbox, after the output that came before them."""
         with self._lock:
-            calls, self._outbox = self._outbox, []
-            if not calls:
-                return
-            self._output.flush()
-            for run, group in itertools.groupby(calls, key=lambda call: call.run):
-                together = list(group)
-                frames = [
-                    CallFrame(ident, call.namespace, call.member, call.text)
-                    for ident, call in enumerate(together, self._next_id)
-                ]
-                data, buffers = encode_calls(run.id, frames)
-                self._post(data, run, buffers)
-                self._next_id += len(together)
-                for call, frame in zip(together, frames, strict=True):
-                    call.id, call.text = frame.id, ""
-                    self._sent[call.id] = call
+            if self._outbox:
+                self._output.flush()
+            while self._outbox:
+                run, group = next(itertools.groupby(self._outbox, key=lambda call: call.run))
+                calls = list(group)
+                self._send_calls(run, calls)
+                del self._outbox[: len(calls)]
+
+    def _send_calls(self, run: Run, calls: list[Call]) -> None:
+        """Send calls in one message; nothing is changed when that fails."""
+        frames = [
+            CallFrame(ident, call.namespace, call.member, call.text)
+            for ident, call in enumerate(calls, self._next_id)
+        ]
+        data, buffers = encode_calls(run.id, frames)
+        self._post(data, run, buffers)
+        self._next_id += len(calls)
+        for call, frame in zip(calls, frames, strict=True):
+            call.id, call.text = frame.id, ""
+            self._sent[call.id] = call
 
     def _abandon(self, call: Call) -> None:
         """The waiting task was cancelled: drop a call that was not sent, tell the host of one that was."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import ctypes
 import fcntl
 import os
 import select
@@ -29,6 +30,18 @@ READ_BYTES: Final = 128 * 1024
 COMPANY_MS: Final = 20  # how long the first text of a quiet stream waits for more
 
 
+_libc = ctypes.PyDLL(None)  # calls without letting go of the interpreter
+_buffer = ctypes.create_string_buffer(READ_BYTES)
+
+
+def read_at_once(fd: int, most: int) -> bytes:
+    """Read what is there, without letting another thread run before it is in the crash ring.
+
+    `os.read` would: a program that kills itself meanwhile would take the bytes with it.
+    """
+    return ctypes.string_at(_buffer, max(_libc.read(fd, _buffer, most), 0))
+
+
 class _End:
     """The read end of one pipe."""
 
@@ -36,6 +49,7 @@ class _End:
         self.fd = fd
         self.channel = channel
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.partial = b""
 
     def waiting(self) -> int:
         return int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
@@ -79,11 +93,21 @@ class FdReader:
     def _drain_end(self, end: _End, run: Run | None, *, final: bool) -> None:
         left = end.waiting()
         while left > 0:
-            data = os.read(end.fd, min(left, READ_BYTES))
+            data = read_at_once(end.fd, min(left, READ_BYTES))
+            if not data:
+                return
             left -= len(data)
             self._put(run, end.channel, end.decoder.decode(data))
+            self._keep_partial(end)
         if final:
             self._put(run, end.channel, end.decoder.decode(b"", True))
+            self._keep_partial(end)
+
+    def _keep_partial(self, end: _End) -> None:
+        partial = end.decoder.getstate()[0]
+        if partial != end.partial:
+            end.partial = partial
+            self._output.keep_partial(end.channel, partial)
 
     def _put(self, run: Run | None, channel: str, text: str) -> None:
         if text:

@@ -28,13 +28,14 @@ from ptc_kernel.kernel.programs import Programs, repair_namespace
 from ptc_kernel.kernel.render import program_traceback
 from ptc_kernel.kernel.runs import Run
 from ptc_kernel.kernel.shell import HostedShell
-from ptc_kernel.kernel.streams import OutputLimitError
+from ptc_kernel.kernel.streams import OutputLimitError, ProgramStream
 from ptc_kernel.protocol.frames import pack_text
 from ptc_kernel.protocol.ledger import json_size
 from ptc_kernel.protocol.lossless import LossyValueError, encode
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     import zmq
     from jupyter_client.session import Session
@@ -93,7 +94,7 @@ class HostedKernel(IPythonKernel):
         self._runs, self._interrupts = app.runs, app.interrupts
         self._output, self._reader = app.output, app.reader
         self._owner: str = app.hello["owner"]
-        self._streams = sys.stdout, sys.stderr
+        self._streams: tuple[ProgramStream, ...] = ()
         self.session.pack, self.session.unpack = pack, unpack
         cast("OrderedPublisher", self.shell.display_pub).output = app.output
         self._programs = Programs(self.shell, app.interrupts)
@@ -174,6 +175,7 @@ class HostedKernel(IPythonKernel):
         finally:
             self._runs.active, self._runs.last = None, run
             run.main = None  # a finished task keeps the program's value alive
+            run.meter = None  # what comes late is not metered
             self._bridge.end_run(run)
         buffers: list[bytes] = []
         if "text" in reply:
@@ -223,6 +225,8 @@ class HostedKernel(IPythonKernel):
         if main.cancelled():  # before its first step
             return self._exception(run, CancelledError())
         context.run(self._trigger, "post_execute")
+        for stream in self._streams:
+            context.run(self._guard, stream.finish)
         self._restore()
         outcome: dict[str, Any] = main.result()
         return outcome
@@ -239,8 +243,11 @@ class HostedKernel(IPythonKernel):
             return {"status": "exception", "text": FAILED}
 
     def _trigger(self, event: str) -> None:
+        self._guard(lambda: self.shell.events.trigger(event))
+
+    def _guard(self, function: Callable[[], object]) -> None:
         try:
-            self.shell.events.trigger(event)
+            function()
         except BaseException:  # noqa: BLE001 - a callback of the program, or one that was interrupted
             self._reader.report(traceback.format_exc())
 
@@ -301,7 +308,8 @@ class HostedKernel(IPythonKernel):
 
     def _restore(self) -> None:
         """Undo what a program did to what the next one, and the worker, stand on."""
-        sys.stdout, sys.stderr = self._streams
+        self._streams = ProgramStream(self._output, "stdout", 1), ProgramStream(self._output, "stderr", 2)
+        sys.stdout, sys.stderr = self._streams  # new ones: a program may have patched the old
         if sys.stdin is None or sys.stdin.closed:
             sys.stdin = open(os.devnull)  # noqa: SIM115 - lives as long as the kernel
         self._interrupts.install()

@@ -32,6 +32,7 @@ class Run:
 
     Attributes:
         parent: what the messages of this run name as their parent.
+        meter: counts the output while the owner's program runs.
         owned: whether the owner sent it; a visitor's run has no bindings and no cap.
         names: the members that each namespace declares for this run.
         step: steps of the stop ladder that were applied.
@@ -41,7 +42,7 @@ class Run:
         self.id = ident
         self.parent = parent
         self.owned = owned
-        self.meter = Meter(cap) if owned else None
+        self.meter: Meter | None = Meter(cap) if owned else None
         self.names: dict[str, frozenset[str]] = {}
         self.main: Task[Any] | None = None
         self.tasks: weakref.WeakSet[Task[Any]] = weakref.WeakSet()

@@ -105,6 +105,11 @@ class Output:
         with self._lock:
             self._ring.add("began", run.id.encode())
 
+    def keep_partial(self, channel: str, data: bytes) -> None:
+        """Note in the crash ring the first bytes of a character: its others may never come."""
+        with self._lock:
+            self._ring.set_partial(channel, data)
+
     def flush(self) -> None:
         """Send what is pending, without waiting."""
         with self._lock:
@@ -207,13 +212,22 @@ class _Bytes(io.RawIOBase):
     def __init__(self, stream: ProgramStream) -> None:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.partial = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any, /) -> int:
-        self._stream.write(self._decoder.decode(bytes(data)))
+        data = bytes(data)
+        text = self._decoder.decode(data)
+        self.partial = bool(self._decoder.getstate()[0])
+        self._stream.put(text)
         return len(data)
+
+    def finish(self) -> str:
+        """The replacement of a character that was not finished."""
+        self.partial = False
+        return self._decoder.decode(b"", True)
 
 
 class ProgramStream(io.TextIOBase):
@@ -221,6 +235,7 @@ class ProgramStream(io.TextIOBase):
 
     encoding = "utf-8"
     errors = "backslashreplace"
+    line_buffering = False
 
     def __init__(self, output: Output, channel: str, fd: int) -> None:
         self._output = output
@@ -237,15 +252,28 @@ class ProgramStream(io.TextIOBase):
             raise TypeError(msg)
         if type(text) is not str:
             text = str.__getitem__(text, slice(None))
+        self.finish()
+        self.put(text)
+        return len(text)
+
+    def put(self, text: str) -> None:
+        """Hand text to the output."""
         if text:
             self._output.write(self._channel, text)
-        return len(text)
+
+    def finish(self) -> None:
+        """End a character whose last bytes were not written."""
+        if self.buffer.partial:
+            self.put(self.buffer.finish())
 
     def flush(self) -> None:
         self._output.flush()
 
     def close(self) -> None:
         """Do nothing: a program that closes its stdout does not take it from the next one."""
+
+    def reconfigure(self, **_: object) -> None:
+        """Do nothing: the text is UTF-8 and leaves by itself, whatever a program prefers."""
 
     def writable(self) -> bool:
         return True

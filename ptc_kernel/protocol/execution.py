@@ -227,11 +227,10 @@ class Execution:
             yield from self._flood()
 
     def _flood(self) -> Iterator[Action]:
-        """The program still runs and is over the cap: nothing that it writes can be kept."""
+        """The program wrote more than its cap, though its reply may have overtaken that."""
         self._over = True
         self._settle("output-limit", "")
-        if self.phase not in (P.REPLIED, P.IDLED):
-            yield from self._kill()
+        yield from self._kill()
 
     # ------------------------------------------------------------------ how it ends
 

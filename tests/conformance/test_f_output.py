@@ -31,7 +31,10 @@ DEFAULT_CAP = 64 * MIB
 
 def json_size(value: Any) -> int:
     """Bytes of the compact JSON of a value, as the contract counts them."""
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    paired = written.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    lone = sum("\ud800" <= character <= "\udfff" for character in paired)
+    return len(paired.encode("utf-8", "surrogatepass")) + 3 * lone
 
 
 def weight(result: PtcRunResult) -> int:
@@ -792,6 +795,20 @@ os.write(1, 'half \\u20ac'.encode()[:-1])
 
     assert "worker-exit" == kind(result)
     assert "".join(f"{i} é\n" for i in range(2000)) + "child\nhalf \ufffd" == text(result)
+
+
+async def test_split_character_before_a_death(runtime: JupyterPtcRuntime) -> None:
+    """Contract 10.1: a character whose bytes are read in two parts survives a death, 8 times of 8."""
+    program = """\
+import os, time
+os.write(1, b'a\\xe2')
+time.sleep(0.05)
+os.write(1, b'\\x82\\xacb')
+os._exit(7)
+"""
+    results = [await Session(runtime, None).run(program) for _ in range(8)]
+
+    assert ["a\u20acb"] * 8 == [text(result) for result in results]
 
 
 async def test_death_behind_a_paused_reader(session: Session) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ def test_merge_keeps_every_character(texts):
     merged = merge(texts)
     characters = [(item.channel, char) for item in merged for char in item.text]
     assert [(channel, char) for channel, text in texts for char in text] == characters
-    assert all(one.channel != two.channel for one, two in zip(merged, merged[1:], strict=False))
+    assert all(one.channel != two.channel for one, two in itertools.pairwise(merged))
 
 
 # ---------------------------------------------------------------------- Background

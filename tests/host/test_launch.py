@@ -296,7 +296,7 @@ async def test_closing_twice(make_kernel, interpreter):
 
 
 async def test_the_command_line(make_kernel, interpreter):
-    """The worker is started by its path, in safe-path mode, with the connection file and seven descriptors."""
+    """The worker is started by its path, in safe-path mode, with connection file and descriptors."""
     kernel = make_kernel(python_executable=interpreter(REPORTER))
     await refusal(kernel)
     with open(f"{kernel.folder}/arguments") as file:

@@ -338,18 +338,18 @@ def test_sandbox_failure_touches_nothing():
             [READY, BEGAN, VIOLATION, OVER, DIED], "output-limit", True, id="3c-overflow-after-violation"
         ),
         pytest.param(
-            [READY, BEGAN, ABORT, NONE, OVER, IDLE], "output-limit", False, id="3c-overflow-in-the-drain"
+            [READY, BEGAN, ABORT, NONE, OVER, DIED], "output-limit", True, id="3c-overflow-in-the-drain"
         ),
         pytest.param(
-            [READY, BEGAN, value("1"), OVER, IDLE], "output-limit", False, id="3c-overflow-after-reply"
+            [READY, BEGAN, value("1"), OVER, DIED], "output-limit", True, id="3c-overflow-after-reply"
         ),
         pytest.param(
-            [READY, BEGAN, NONE, OVER, IDLE], "output-limit", False, id="3c-overflow-after-empty-reply"
+            [READY, BEGAN, NONE, OVER, DIED], "output-limit", True, id="3c-overflow-after-empty-reply"
         ),
         pytest.param(
-            [READY, BEGAN, failed(), OVER, IDLE], "output-limit", False, id="3c-overflow-after-exception"
+            [READY, BEGAN, failed(), OVER, DIED], "output-limit", True, id="3c-overflow-after-exception"
         ),
-        pytest.param([READY, BEGAN, IDLE, OVER, NONE], "output-limit", False, id="overflow-after-idle"),
+        pytest.param([READY, BEGAN, IDLE, OVER, DIED], "output-limit", True, id="overflow-after-idle"),
     ],
 )
 def test_first_settled_outcome_wins(events, kind, lost):
