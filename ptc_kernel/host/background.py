@@ -26,6 +26,8 @@ class Background:
 
     def add(self, channel: Channel, text: str) -> None:
         """Keep a piece of text."""
+        if not text:
+            return
         if len(text) > MOST:
             self._dropped += len(text) - MOST
             text = text[-MOST:]

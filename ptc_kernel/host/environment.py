@@ -270,10 +270,10 @@ class Environment:
             return
         grace = self._config.grace_ms / 1000
         if hasattr(kernel, "process"):
-            if kernel.process.alive:
+            process = kernel.process
+            if process.alive:
                 self.lost = self.lost or "it was released"
-                await kernel.process.end(grace)
-            if not await kernel.process.all_gone(grace):
+            if not await (process.end(grace) if process.alive else process.all_gone(grace)):
                 raise CleanupError("processes that a program started do not end")
         if self._transport is not None:
             self._transport.close()

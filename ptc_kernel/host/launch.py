@@ -93,13 +93,11 @@ def _private_folder() -> str:
     return folder
 
 
-def _output_pipe() -> tuple[int, int]:
-    read, write = os.pipe()
+def _enlarge_pipe(fd: int) -> None:
     for size in PIPE_BYTES:
         with contextlib.suppress(OSError):
-            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, size)
-            break
-    return read, write
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)
+            return
 
 
 @final
@@ -113,21 +111,42 @@ class LaunchedKernel:
     """
 
     def __init__(self, config: JupyterPtcConfig) -> None:
-        self.folder = _private_folder()
-        self.address = KernelAddress(self.folder)
-        self.comm_id = secrets.token_hex(16)
-        self.ring = CrashRing()
-        self.out_read, self._out_write = _output_pipe()
-        self.err_read, self._err_write = _output_pipe()
-        self._life_read, self._life_write = os.pipe()
-        _life_ends.add(self._life_write)
-        self._ready_read, self._ready_write = os.pipe()
+        self.config: JupyterPtcConfig = config
+        self.process: KernelProcess
+        self.comm_id: str = secrets.token_hex(16)
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[bool] = self._loop.create_future()
-        self.process: KernelProcess
-        self.config = config
+        self._fds: set[int] = set()
         self._log_mark = 0
-        self._closed = False
+        self.folder: str = _private_folder()
+        self.address: KernelAddress = KernelAddress(self.folder)
+        try:
+            self.ring: CrashRing = CrashRing()
+            self.out_read, self._out_write = self._pipe()
+            self.err_read, self._err_write = self._pipe()
+            self._ready_read, self._ready_write = self._pipe()
+            self._life_read, self._life_write = self._pipe()
+        except OSError:
+            self._close_fds()
+            if hasattr(self, "ring"):
+                self.ring.close_fd()
+                self.ring.close()
+            os.rmdir(self.folder)
+            raise
+        for write in (self._out_write, self._err_write):
+            _enlarge_pipe(write)
+        _life_ends.add(self._life_write)
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._fds.update(ends)
+        return ends
+
+    def _close_fds(self, *fds: int) -> None:
+        """Close these descriptors, or all that are left."""
+        for fd in fds or tuple(self._fds):
+            self._fds.discard(fd)
+            os.close(fd)
 
     def spawn(self, hello: Mapping[str, object], on_exit: Callable[[int], None]) -> None:
         """Start the process.
@@ -155,8 +174,9 @@ class LaunchedKernel:
                 start_new_session=True,
             )
         finally:
-            for fd in (log, self._life_read, self._ready_write, self._out_write, self._err_write):
-                os.close(fd)
+            os.close(log)
+            child_ends = (self._life_read, self._ready_write, self._out_write, self._err_write)
+            self._close_fds(*child_ends)
             self.ring.close_fd()
         self.process = KernelProcess(popen, on_exit)
         self._loop.add_reader(self._ready_read, self._on_ready)
@@ -194,12 +214,10 @@ class LaunchedKernel:
         Raises:
             OSError: the folder cannot be removed; may be called again.
         """
-        if not self._closed:
-            self._closed = True
+        if self._fds:
             self._loop.remove_reader(self._ready_read)
             _life_ends.discard(self._life_write)
-            for fd in (self._ready_read, self._life_write, self.out_read, self.err_read):
-                os.close(fd)
+            self._close_fds()
             self.ring.close()
         if os.path.exists(self.folder):
             shutil.rmtree(self.folder)

@@ -75,7 +75,7 @@ class KernelProcess:
         self._on_exit = on_exit
         self._pidfd = os.pidfd_open(self.pid)
         self._ending = False
-        self._killed: list[Process] = []  # outside the group
+        self._outside: set[tuple[int, int]] = set()  # descendants that left the group
         self.oom_before = oom_kills()
         self.dead: asyncio.Future[int] = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._exited)
@@ -111,65 +111,59 @@ class KernelProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)  # it must not start more, nor lose the ones that it adopted
         for _ in range(SWEEPS):
-            found = [
-                process for process in descendants_of(self.pid, _processes()) if process.group != self.pid
-            ]
+            found = [process for process in self._members() if process.group != self.pid]
             if not found:
                 break
-            self._killed += found
             _signal_all(found, signal.SIGKILL)
         self._signal_group(signal.SIGKILL)
 
-    async def end(self, grace: float) -> None:
-        """End everything: politely, and after `grace` seconds by force; returns when all are gone."""
+    async def end(self, grace: float) -> bool:
+        """End everything: politely, and after `grace` seconds by force; returns when all are gone.
+
+        False when something is left all the same.
+        """
         self._ending = True
-        members = [process for process in self._members() if process.pid != self.pid]
-        watches = [watch for process in members if (watch := _Watch.open(process.pid)) is not None]
-        try:
-            _signal_all(members, signal.SIGTERM)
-            self._signal_group(signal.SIGTERM)
-            waits: set[asyncio.Future[Any]] = {self.dead, *(watch.gone for watch in watches)}
-            _, left = await asyncio.wait(waits, timeout=grace)
-            if left:
-                self._ending = False
-                self._kill_all(members)
-                await asyncio.wait(left)
-        finally:
-            for watch in watches:
-                watch.close()
-
-    def _kill_all(self, members: list[Process]) -> None:
-        """By force: also what is left when the leader is dead already."""
-        self.kill()
-        current = {(process.pid, process.started): process for process in _processes()}
-        _signal_all([p for p in members if (p.pid, p.started) in current], signal.SIGKILL)
-
-    def _members(self) -> list[Process]:
-        """The living processes of the group, and the descendants outside it."""
-        processes = _processes()
-        group = [process for process in processes if process.group == self.pid and not process.zombie]
-        known = {process.pid for process in group}
-        return group + [
-            process for process in descendants_of(self.pid, processes) if process.pid not in known
-        ]
+        deadline = self._loop.time() + grace
+        told: set[tuple[int, int]] = set()
+        while members := self._members():
+            _signal_all([process for process in members if process.identity not in told], signal.SIGTERM)
+            told.update(process.identity for process in members)
+            if not await self._gone(members, deadline - self._loop.time()):
+                break
+        self._ending = False
+        return await self.all_gone(grace)
 
     async def all_gone(self, grace: float) -> bool:
-        """Wait until nothing of what was killed is left; False when something is after `grace` seconds."""
-        killed = {(process.pid, process.started) for process in self._killed}
-        watches = [
-            watch
-            for process in _processes()
-            if not process.zombie and (process.group == self.pid or (process.pid, process.started) in killed)
-            if (watch := _Watch.open(process.pid)) is not None
-        ]
-        if not watches:
-            return True
+        """Kill what is left, and wait for it; False when something is left after `grace` seconds."""
+        deadline = self._loop.time() + grace
+        while members := self._members():
+            self.kill()
+            _signal_all(members, signal.SIGKILL)
+            if not await self._gone(members, deadline - self._loop.time()):
+                return False
+        return True
+
+    async def _gone(self, members: list[Process], seconds: float) -> bool:
+        """Wait for the end of these processes; False when some are there after that time."""
+        watches = [watch for process in members if (watch := _Watch.open(process.pid)) is not None]
+        waits: set[asyncio.Future[Any]] = {watch.gone for watch in watches}
+        if any(process.pid == self.pid for process in members):
+            waits.add(self.dead)
         try:
-            _, waiting = await asyncio.wait({watch.gone for watch in watches}, timeout=grace)
+            return not waits or not (await asyncio.wait(waits, timeout=max(seconds, 0)))[1]
         finally:
             for watch in watches:
                 watch.close()
-        return not waiting
+
+    def _members(self) -> list[Process]:
+        """The living processes of the group, and the descendants outside it, now or seen before."""
+        processes = _processes()
+        found = {p.pid: p for p in processes if p.group == self.pid and not p.zombie}
+        for root in [self.pid, *(p.pid for p in processes if p.identity in self._outside)]:
+            found.update((p.pid, p) for p in descendants_of(root, processes))
+        found.update((p.pid, p) for p in processes if p.identity in self._outside and not p.zombie)
+        self._outside.update(p.identity for p in found.values() if p.group != self.pid)
+        return list(found.values())
 
 
 def _signal_all(processes: Iterable[Process], number: int) -> None:

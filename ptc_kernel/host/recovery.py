@@ -38,12 +38,16 @@ class CrashRing:
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ptc-output", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, RING_BYTES)
-        self._map = mmap.mmap(self.fd, RING_BYTES, prot=mmap.PROT_READ)
+        try:
+            os.ftruncate(self.fd, RING_BYTES)
+            self._map = mmap.mmap(self.fd, RING_BYTES, prot=mmap.PROT_READ)
+        except OSError:
+            os.close(self.fd)
+            raise
         self.seen = 0
 
     def close_fd(self) -> None:
-        """The kernel has inherited the descriptor."""
+        """The kernel has inherited the descriptor, or never will."""
         os.close(self.fd)
 
     def undelivered(self) -> Iterator[tuple[Kind, bytes]]:
@@ -56,8 +60,9 @@ class CrashRing:
         while at + RECORD.size <= end:
             code, length = RECORD.unpack(self._read(at, RECORD.size))
             at += RECORD.size
-            if not 1 <= code <= len(KINDS) or at + length > end:
+            if not 1 <= code <= len(KINDS) or length > size // 2:
                 return
+            length = min(length, end - at)  # the last record may have been growing
             yield KINDS[code - 1], self._read(at, length)
             at += length
         self.seen = at

@@ -14,6 +14,7 @@ import inspect
 import itertools
 import linecache
 import os
+import re
 import sys
 import traceback
 from inspect import CO_COROUTINE
@@ -109,7 +110,7 @@ class Programs:
         return None if other.strip() == program.strip() else other
 
     def _keep_source(self, name: str, source: str) -> None:
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        linecache.cache[name] = (len(source), None, source_lines(source), name)
         self._kept.append(name)
         if len(self._kept) > SOURCES_KEPT:
             linecache.cache.pop(self._kept.popleft(), None)
@@ -151,6 +152,14 @@ _traceback_of: Callable[[BaseException], TracebackType | None]
 _traceback_of = vars(BaseException)["__traceback__"].__get__  # a subclass may hide the attribute
 
 
+def source_lines(source: str) -> list[str]:
+    """The lines as Python counts them: `str.splitlines` knows more line ends than the tokenizer."""
+    return _LINES.findall(source)
+
+
+_LINES: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
 def is_awaitable(value: object) -> bool:
     """Whether `await` takes this value; asks its type only, never code of the program."""
     kind = type(value)
@@ -168,7 +177,7 @@ _namespace_of: Callable[[type], Mapping[str, object]] = vars(type)["__dict__"]._
 def _refuse_return(tree: ast.Module, program: str, name: str) -> None:
     for node in _own_nodes(tree):
         if isinstance(node, ast.Return):
-            line = program.splitlines()[node.lineno - 1]
+            line = source_lines(program)[node.lineno - 1].rstrip("\r\n")
             raise SyntaxError(NO_RETURN, (name, node.lineno, node.col_offset + 1, line))
 
 

@@ -1,9 +1,10 @@
 """The last output, in memory that the host shares: what a crash would lose is read from there.
 
 Layout: a header of 16 bytes, then a ring of records. A record is a code (1 byte), the length (4
-bytes, little endian) and the UTF-8 bytes. The header has the end offset (8 bytes), written last,
-so that a reader never sees half a record, and for fd 1 and 2 the first bytes of a character whose
-others have not come (4 bytes each: their number, then up to three). `host/recovery.py` reads it.
+bytes, little endian) and the UTF-8 bytes. The header has the end offset (8 bytes), written last:
+it says how much of the last record counts. For fd 1 and 2 it has the first bytes of a character
+whose others have not come (4 bytes each: their number, then up to three). `host/recovery.py`
+reads all that.
 """
 
 from __future__ import annotations
@@ -30,18 +31,39 @@ class Ring:
         self._size = os.fstat(fd).st_size - HEADER
         self._map = mmap.mmap(fd, self._size + HEADER)
         self.end: int = 0
+        self._last = ""  # the kind of the record that may still grow
+        self._start = self._length = 0
+
+    def mark(self) -> int:
+        """The end offset, for a message; what is added from now on is a record of its own."""
+        self._last = ""
+        return self.end
 
     def add(self, kind: str, data: bytes) -> None:
-        """Append one record: output of a channel, or the id of a run that began."""
+        """Append output of a channel, or the id of a run that began.
+
+        Output that follows other output of its channel, and that no message has reached, goes
+        into the same record: else short writes would be mostly headers.
+        """
         data = data[-(self._size // 2) :]  # a display may be larger than the ring
-        record = RECORD.pack(CODES[kind], len(data)) + data
-        at, size = self.end % self._size, self._size
-        first = min(len(record), size - at)
-        self._map[HEADER + at : HEADER + at + first] = record[:first]
-        if first < len(record):
-            self._map[HEADER : HEADER + len(record) - first] = record[first:]
-        self.end += len(record)
+        if kind == self._last and len(data) + self._length <= self._size // 2:
+            self._write(self.end, data)
+            self._length += len(data)
+            self._write(self._start, RECORD.pack(CODES[kind], self._length))
+            self.end += len(data)
+        else:
+            self._start, self._length = self.end, len(data)
+            self._last = "" if kind == "began" else kind
+            self._write(self.end, RECORD.pack(CODES[kind], len(data)) + data)
+            self.end += RECORD.size + len(data)
         _END.pack_into(self._map, 0, self.end)
+
+    def _write(self, offset: int, data: bytes) -> None:
+        at = offset % self._size
+        first = min(len(data), self._size - at)
+        self._map[HEADER + at : HEADER + at + first] = data[:first]
+        if first < len(data):
+            self._map[HEADER : HEADER + len(data) - first] = data[first:]
 
     def set_partial(self, channel: str, data: bytes) -> None:
         """Note the first bytes of a character of fd 1 or 2, or that there are none."""

@@ -180,7 +180,7 @@ class Output:
 
     def _transmit(self, kind: str, content: dict[str, Any], run: Run | None, size: int, topic: bytes) -> None:
         self._sent += size + MESSAGE_BYTES
-        self._send(kind, content, run, {"ptc_count": self._sent, "ptc_ring": self._ring.end}, topic)
+        self._send(kind, content, run, {"ptc_count": self._sent, "ptc_ring": self._ring.mark()}, topic)
 
     # ------------------------------------------------------------------ the window
 

@@ -19,6 +19,11 @@ class Process(NamedTuple):
     group: int
     zombie: bool
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The pid and the start time."""
+        return self.pid, self.started
+
 
 def parse_stat(line: bytes) -> Process:
     """The process that a `/proc/PID/stat` line describes (proc(5)); its name may hold anything."""
