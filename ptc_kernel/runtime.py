@@ -85,7 +85,7 @@ class _Driver:
 
     def __init__(self, run: Run, owners: Owners) -> None:
         self.run = run
-        self.task = asyncio.get_running_loop().create_task(owners.run(run))
+        self.task = asyncio.get_running_loop().create_task(owners.admit(run))
 
     async def result(self) -> PtcRunResult:
         """The result; a cancelled caller stops the program and waits until it is cleaned up."""

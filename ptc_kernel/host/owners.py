@@ -14,6 +14,8 @@ from ptc_kernel.protocol.ledger import LOST
 from ptc_kernel.types import ABSENT, PtcRunFailure, PtcRunResult, StateOwner
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     import zmq
 
     from ptc_kernel.config import JupyterPtcConfig
@@ -30,8 +32,9 @@ RELEASED: Final = "the state owner was released"
 class _Slot:
     """What there is of one owner. Holding the owner keeps its identity from being used again."""
 
-    def __init__(self, owner: object | None) -> None:
+    def __init__(self, owner: object | None, before: _Slot | None = None) -> None:
         self.owner = owner
+        self.before = before  # the same owner's slot that is being released
         self.label = owner.label if isinstance(owner, StateOwner) else type(owner).__name__
         self.environment: Environment | None = None
         self.unclean: list[Environment] = []  # dead, but something of them is left
@@ -53,32 +56,36 @@ class Owners:
 
     # ------------------------------------------------------------------ run
 
-    async def run(self, run: Run) -> PtcRunResult:
-        """Run a program when its turn has come; never raises for what the program does."""
+    def admit(self, run: Run) -> Coroutine[None, None, PtcRunResult]:
+        """Put a run in its owner's queue now; await what is returned for its result.
+
+        That never raises for what the program does.
+        """
         owner = run.spec.state_owner
         if owner is None:
             slot = _Slot(None)
-            result = await self._take_turn(slot, run)
-            return await self._end_one_shot(slot, result)
-        while True:
-            slot = self._slots.setdefault(id(owner), _Slot(owner))
-            if slot.releasing is None:
-                return await self._take_turn(slot, run)
-            await asyncio.wait({slot.releasing})
-
-    async def _take_turn(self, slot: _Slot, run: Run) -> PtcRunResult:
+        else:
+            before = self._slots.get(id(owner))
+            slot = before if before is not None and before.releasing is None else _Slot(owner, before)
+            self._slots[id(owner)] = slot
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         slot.queue.append(turn)
         slot.runs.append(run)
         slot.emptied.clear()
+        return self._take_turn(slot, run, turn)
+
+    async def _take_turn(self, slot: _Slot, run: Run, turn: asyncio.Future[None]) -> PtcRunResult:
         try:
             if slot.queue[0] is not turn:
                 await _first(turn, run.stopped)
+            if slot.before is not None:
+                await self._inherit(slot, slot.before)
             if run.stop_text is not None:
                 run.end_unstarted()
                 state: Literal["none", "kept"] = "none" if slot.owner is None else "kept"
                 return PtcRunResult(error=run.over.result().error, state=state)
-            return await self._run_now(slot, run)
+            result = await self._run_now(slot, run)
+            return result if slot.owner is not None else await self._end_one_shot(slot, result)
         finally:
             slot.queue.remove(turn)
             slot.runs.remove(run)
@@ -86,6 +93,15 @@ class Owners:
                 slot.queue[0].set_result(None)
             if not slot.queue:
                 slot.emptied.set()
+
+    @staticmethod
+    async def _inherit(slot: _Slot, before: _Slot) -> None:
+        """Wait for the release that is under way, and take over what it could not clean up."""
+        if before.releasing is not None:
+            await asyncio.wait({before.releasing})
+        slot.before = None
+        slot.unclean += before.unclean
+        before.unclean = []
 
     async def _run_now(self, slot: _Slot, run: Run) -> PtcRunResult:
         problem = await self._discard_dead(slot)

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
-import traceback
-from typing import TYPE_CHECKING, Final
+from importlib.util import find_spec, module_from_spec
+from typing import TYPE_CHECKING, Any, Final
 
 from ptc_kernel.kernel.interrupts import PROGRAM_FILE
 
 if TYPE_CHECKING:
+    import traceback
     from collections.abc import Iterator
 
 __all__ = ("UNPRINTABLE", "program_traceback")
+
+
+def _second_copy(name: str) -> Any:
+    """A standard module of the worker's own, whatever a program does to the other one."""
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if not TYPE_CHECKING:
+    traceback = _second_copy("traceback")
+    traceback.linecache = _second_copy("linecache")
+    traceback.linecache.cache = linecache.cache  # where the sources of programs are
 
 UNPRINTABLE: Final = "an exception that cannot be printed"
 MOST_FRAMES: Final = 100

@@ -499,10 +499,11 @@ threading.Lock = threading.Thread = threading.Event = time.time = time.monotonic
 """,
     "streams": "import sys\nsys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = sys.stdin = None",
     "traceback": """
-import linecache, sys, traceback
+import sys, traceback
 traceback.format_exception = traceback.print_exc = traceback.TracebackException = None
-linecache.checkcache = sys.excepthook = sys.displayhook = None
+sys.excepthook = sys.displayhook = None
 """,
+    "linecache": "import linecache; linecache.checkcache = linecache.getline = linecache.getlines = None",
     "some builtins": """
 import builtins
 for name in ("print", "len", "repr", "open", "sorted", "list", "min", "max", "sum", "compile", "eval"):

@@ -143,17 +143,30 @@ async def test_release_during_a_hot_loop(make_session, program):
 
 
 async def test_release_with_queued_runs(session):
-    """J04: the queued runs of a released owner end as `abort`, in order, and their programs never ran."""
+    """J04: the queued runs of a released owner end as `abort`, and their programs never ran."""
     tools, ran = Tools(), Tools()
     active = asyncio.create_task(session.run("await tools.slow()", tools.namespace))
     await tools.called.wait()
     queued = [asyncio.create_task(session.run("await tools.slow()", ran.namespace)) for _ in range(3)]
-    await asyncio.sleep(0)
+    other = Session(session.runtime)
+    assert 2 == await other.value("1 + 1")  # by then they are in the queue
     await session.runtime.release(session.owner)
     results = await asyncio.gather(active, *queued)
     assert ["abort"] * 4 == [kind(result) for result in results]
     assert [True, False, False, False] == [result.started for result in results]
+    assert [[]] * 4 == [list(result.output) for result in results]
     assert not ran.called.is_set()
+
+
+async def test_release_right_after_a_run_was_called(session):
+    """J04, 8.6: a run that was called before the release is aborted, however fresh it is."""
+    await session.value("1")
+    spec = request_of(session, "print('ran')", timeout_ms=5000)
+    run = asyncio.create_task(session.runtime.run(spec))
+    await asyncio.sleep(0)  # run was called, the release comes next
+    await session.runtime.release(session.owner)
+    result = await run
+    assert ("abort", False) == (kind(result), result.started)
 
 
 async def test_concurrent_releases(session, clean):
@@ -239,9 +252,10 @@ async def test_an_owner_can_run_after_a_failed_release(make_runtime, clean):
     runtime = make_runtime()
     session = Session(runtime)
     await session.run("x = 1")
-    clean.failing = lambda path: len(clean.calls) == 1
+    clean.failing = lambda path: True
     with pytest.raises(ReleaseError):
         await runtime.release(session.owner)
+    clean.failing = None
     result = await session.run("'x' in globals()")
     assert (None, False) == (kind(result), result.value)
     await runtime.release(session.owner)
@@ -271,9 +285,10 @@ async def test_disposal_tries_a_failed_release_again(clean):
     runtime = JupyterPtcRuntime()
     session = Session(runtime)
     await session.value("1")
-    clean.failing = lambda path: len(clean.calls) == 1
+    clean.failing = lambda path: True
     with pytest.raises(ReleaseError):
         await runtime.release(session.owner)
+    clean.failing = None
     await runtime.aclose()
     assert [] == os.listdir(tempfile.gettempdir())
 
