@@ -24,6 +24,7 @@ def _second_copy(name: str) -> Any:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.__name__ = f"ptc_{name}"
     return module
 
 
