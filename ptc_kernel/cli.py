@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import signal
@@ -68,15 +69,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a lone surrogate becomes its JSON escape
+            stream.reconfigure(errors="backslashreplace")
     try:
         if options.command == "demo":
             from ptc_kernel.demo import run_demo  # noqa: PLC0415 - only this verb needs it
 
             return 0 if asyncio.run(run_demo()) else 1
-        return asyncio.run(_run(options))
+        bindings = () if options.tools is None else _namespaces(options.tools)
+        return asyncio.run(_run(options, _program(options), bindings))
     except (PtcError, _UsageProblemError) as problem:
         sys.stderr.write(f"ptc-kernel: {problem}\n")
         return USAGE
+    except BrokenPipeError:  # nobody reads; the interpreter's last flush must not fail either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CODES["abort"]
     except KeyboardInterrupt:
         return EXIT_CODES["abort"]
 
@@ -111,9 +119,7 @@ def _timeout(text: str) -> float | None:
 # ---------------------------------------------------------------------- run
 
 
-async def _run(options: argparse.Namespace) -> int:
-    program = _program(options)
-    bindings = () if options.tools is None else _namespaces(options.tools)
+async def _run(options: argparse.Namespace, program: str, bindings: Sequence[PtcBindingNamespace]) -> int:
     controller = AbortController()
     for number in (signal.SIGINT, signal.SIGTERM):
         name = signal.Signals(number).name
@@ -173,8 +179,11 @@ def _namespaces(name: str) -> Sequence[PtcBindingNamespace]:
     sys.path.insert(0, os.getcwd())
     try:
         found: object = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         msg = f"--tools {name} cannot be found: {error}"
+        raise _UsageProblemError(msg) from None
+    except Exception as error:  # noqa: BLE001 - the module's own code
+        msg = f"--tools {name} fails when it is imported: {type(error).__name__}: {error}"
         raise _UsageProblemError(msg) from None
     if isinstance(found, Mapping):
         error_class = PtcBindingErrorClass(name="ToolCallError", member_name_property="toolName")

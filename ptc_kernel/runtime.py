@@ -375,8 +375,11 @@ def _check_reentry(concerns: Callable[[object], bool], what: str) -> None:
 
 
 def _put_result(task: asyncio.Task[PtcRunResult], queue: Queue) -> None:
-    if not task.cancelled() and task.exception() is None:
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is None:
         queue.put(ResultEvent(task.result()), lambda: None)
+    else:
+        queue.fail(error)
 
 
 class _EventStream:

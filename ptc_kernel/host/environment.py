@@ -10,7 +10,7 @@ from ptc_kernel.host.background import Background
 from ptc_kernel.host.launch import LaunchedKernel, LaunchError, launch
 from ptc_kernel.host.process import describe_exit
 from ptc_kernel.host.recovery import read_rest
-from ptc_kernel.host.transport import ZmqTransport
+from ptc_kernel.host.transport import Transport, ZmqTransport
 from ptc_kernel.host.window import ReadWindow
 from ptc_kernel.protocol.events import Died, LaunchFailed, Ready, Violation
 from ptc_kernel.protocol.frames import AbandonFrame, CallsFrame, OverFrame, encode_answers
@@ -53,7 +53,7 @@ class Environment:
         self._config, self._context = config, context
         self._loop = asyncio.get_running_loop()
         self._kernel: LaunchedKernel | None = None
-        self._transport: ZmqTransport | None = None
+        self._transport: Transport | None = None
         self._run: Run | None = None
         self._killed = False
         self._next_id = 1
@@ -80,7 +80,7 @@ class Environment:
         except OSError as error:
             msg = f"the kernel could not be started: {error.strerror}"
             raise LaunchError(msg) from None
-        transport = ZmqTransport(
+        transport: Transport = ZmqTransport(
             self._context,
             kernel.address,
             comm_id=kernel.comm_id,

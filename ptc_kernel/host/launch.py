@@ -155,26 +155,26 @@ class LaunchedKernel:
             OSError: the interpreter cannot be executed.
         """
         connection_file = f"{self.folder}/connection.json"
-        with open(os.open(connection_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(self.address.connection_info(), file)
-        log = os.open(f"{self.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         pipes = (self.out_read, self._out_write, self.err_read, self._err_write)
         given = (self._life_read, self._ready_write, self.ring.fd, *pipes)
-        python = self.config.python_executable
-        command = [python, "-P", WORKER, "-f", connection_file, "--ptc-fds", ",".join(map(str, given))]
+        fds = ",".join(map(str, given))
+        command = [self.config.python_executable, "-P", WORKER, "-f", connection_file, "--ptc-fds", fds]
+        private, new = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, os.O_EXCL
         try:
-            popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=scrubbed_environment(os.environ, self.config.env, self.folder),
-                cwd=self.folder,
-                pass_fds=given,
-                start_new_session=True,
-            )
+            with open(os.open(connection_file, private | new, 0o600), "w") as file:
+                json.dump(self.address.connection_info(), file)
+            with open(os.open(f"{self.folder}/log", private | os.O_APPEND, 0o600), "w") as log:
+                popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=scrubbed_environment(os.environ, self.config.env, self.folder),
+                    cwd=self.folder,
+                    pass_fds=given,
+                    start_new_session=True,
+                )
         finally:
-            os.close(log)
             child_ends = (self._life_read, self._ready_write, self._out_write, self._err_write)
             self._close_fds(*child_ends)
             self.ring.close_fd()

@@ -35,7 +35,7 @@ class _Slot:
     def __init__(self, owner: object | None, before: _Slot | None = None) -> None:
         self.owner = owner
         self.before = before  # the same owner's slot that is being released
-        self.label = owner.label if isinstance(owner, StateOwner) else type(owner).__name__
+        self.label = _label(owner)
         self.environment: Environment | None = None
         self.unclean: list[Environment] = []  # dead, but something of them is left
         self.reset_reason: str | None = None
@@ -215,6 +215,12 @@ class Owners:
             *(self._release(slot, reason) for slot in slots), return_exceptions=True
         )
         return [result for result in results if isinstance(result, ReleaseError)]
+
+
+def _label(owner: object | None) -> str:
+    if owner is None:
+        return "a one-shot run"
+    return owner.label if isinstance(owner, StateOwner) and owner.label else type(owner).__name__
 
 
 def _uncleaned(result: PtcRunResult, problem: str) -> PtcRunResult:

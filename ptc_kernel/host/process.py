@@ -76,6 +76,7 @@ class KernelProcess:
         self._pidfd = os.pidfd_open(self.pid)
         self._ending = False
         self._outside: set[tuple[int, int]] = set()  # descendants that left the group
+        self._group: set[tuple[int, int]] | None = None  # all of the group, once its id may be used again
         self.oom_before = oom_kills()
         self.dead: asyncio.Future[int] = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._exited)
@@ -91,18 +92,21 @@ class KernelProcess:
             self._signal_group(signal.SIGINT)
 
     def _signal_group(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def _exited(self) -> None:
         """The leader is dead. Until it is reaped, its id cannot belong to another group."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        if not self._ending:
+        if not self._ending:  # `end` looks until nobody is left
             self._signal_group(signal.SIGKILL)
+            self._close_group()
         code = self._popen.wait()
-        self._on_exit(code)
-        self.dead.set_result(code)
+        try:
+            self._on_exit(code)
+        finally:
+            self.dead.set_result(code)
 
     def kill(self) -> None:
         """Kill the process, its group, and the descendants that left the group."""
@@ -131,7 +135,15 @@ class KernelProcess:
             if not await self._gone(members, deadline - self._loop.time()):
                 break
         self._ending = False
-        return await self.all_gone(grace)
+        try:
+            return await self.all_gone(grace)
+        finally:
+            self._close_group()
+
+    def _close_group(self) -> None:
+        """Nobody can join any more: from now on the group's id may become a stranger's."""
+        members = (process for process in _processes() if process.group == self.pid)
+        self._group = {process.identity for process in members if not process.zombie}
 
     async def all_gone(self, grace: float) -> bool:
         """Kill what is left, and wait for it; False when something is left after `grace` seconds."""
@@ -158,8 +170,11 @@ class KernelProcess:
     def _members(self) -> list[Process]:
         """The living processes of the group, and the descendants outside it, now or seen before."""
         processes = _processes()
-        found = {p.pid: p for p in processes if p.group == self.pid and not p.zombie}
-        for root in [self.pid, *(p.pid for p in processes if p.identity in self._outside)]:
+        group = self._group
+        members = [p for p in processes if p.group == self.pid and (group is None or p.identity in group)]
+        found = {p.pid: p for p in members if not p.zombie}
+        roots = [p.pid for p in processes if p.identity in self._outside]
+        for root in [self.pid, *roots] if self.alive else roots:
             found.update((p.pid, p) for p in descendants_of(root, processes))
         found.update((p.pid, p) for p in processes if p.identity in self._outside and not p.zombie)
         self._outside.update(p.identity for p in found.values() if p.group != self.pid)
@@ -168,7 +183,7 @@ class KernelProcess:
 
 def _signal_all(processes: Iterable[Process], number: int) -> None:
     for process in processes:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or of another user
             os.kill(process.pid, number)
 
 

@@ -24,6 +24,7 @@ RECORD: Final = struct.Struct("<BI")
 KINDS: Final[tuple[Kind, ...]] = ("stdout", "stderr", "display", "began")
 PARTIAL_AT: Final = {"stdout": 8, "stderr": 12}
 MOST_PARTIAL: Final = 3
+MOST_RECORDS: Final = 64 * 1024  # more messages do not fit into the window, so more records are forged
 PIPE_REST: Final = 4 * 1024 * 1024  # a process outside the group may write for ever
 
 
@@ -57,7 +58,9 @@ class CrashRing:
         at = self.seen
         if end - at > size:  # overwritten, or forged
             return
-        while at + RECORD.size <= end:
+        for _ in range(MOST_RECORDS):
+            if at + RECORD.size > end:
+                break
             code, length = RECORD.unpack(self._read(at, RECORD.size))
             at += RECORD.size
             if not 1 <= code <= len(KINDS) or length > size // 2:

@@ -63,6 +63,7 @@ class Queue:
         self._events: collections.deque[tuple[PtcEvent, Callable[[], None]]] = collections.deque()
         self._filled = asyncio.Event()
         self._closed = False
+        self._failure: BaseException | None = None
 
     def put(self, event: PtcEvent, taken: Callable[[], None]) -> None:
         """Keep an event until it is read."""
@@ -72,9 +73,16 @@ class Queue:
         self._events.append((event, taken))
         self._filled.set()
 
+    def fail(self, error: BaseException) -> None:
+        """No event comes any more, for this reason."""
+        self._failure = error
+        self._filled.set()
+
     async def next(self) -> PtcEvent:
         """The next event, when there is one."""
         while not self._events:
+            if self._failure is not None:
+                raise self._failure
             self._filled.clear()
             await self._filled.wait()
         event, taken = self._events.popleft()

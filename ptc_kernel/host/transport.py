@@ -37,6 +37,10 @@ class Transport(Protocol):
         """The id that marks the owner's messages."""
         ...
 
+    async def connect(self, dead: asyncio.Future[Any]) -> None:
+        """Open the channels; returns when messages arrive, or when the kernel is dead."""
+        ...
+
     def execute(self, content: Mapping[str, Any]) -> str:
         """Send a program; returns the id of the request."""
         ...

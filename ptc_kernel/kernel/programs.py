@@ -35,7 +35,7 @@ __all__ = ("Parsed", "Programs")
 
 SOURCES_KEPT: Final = 200  # programs whose lines a traceback can still show
 NO_RETURN: Final = "'return' outside a function: this is a REPL, end the program with the expression itself"
-_FUTURE_FLAGS: Final = 0x1FF0000 & ~inspect.CO_ITERABLE_COROUTINE
+_FUTURE_FLAGS: Final = 0x1FF0000  # the CO_FUTURE_ flags of a code object
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _pid = os.getpid()
 
@@ -94,7 +94,7 @@ class Programs:
             if other is None:
                 raise
             try:
-                return other, ast.parse(other, name)
+                program, tree = other, ast.parse(other, name)
             except SyntaxError:
                 raise error from None
         if "return" in program:

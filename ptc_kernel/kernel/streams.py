@@ -14,7 +14,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from ptc_kernel.kernel.interrupts import block
-from ptc_kernel.protocol.messages import display_text
+from ptc_kernel.protocol.messages import display_text, whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,14 +88,14 @@ class Output:
         """Send a display message at its place in the order."""
         run = self._runs.current()
         self.reader.drain()
-        plain = display_text(content["data"]) if "data" in content else ""
+        plain = whole_text(display_text(content["data"])) if "data" in content else ""
         size = sum(len(value) if isinstance(value, str) else 64 for value in content.get("data", {}).values())
         with self._lock:
             self._flush()
             if not self._admit(run, "display", plain):
                 raise OutputLimitError("the output is over its cap")
             if plain:
-                self._ring.add("display", plain.encode("utf-8", "backslashreplace"))
+                self._ring.add("display", plain.encode())
             self._transmit(kind, content, run, size, b"display_data")
         self._wait()
         self._interrupts.release()

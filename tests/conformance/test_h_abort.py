@@ -571,7 +571,7 @@ async def test_structured_cancellation(session, how):
                 await run()
     elif how == "wait_for":
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(run(), 1.5)
+            await asyncio.wait_for(run(), 0.9)
     elif how == "anyio":
         with anyio.CancelScope() as scope:
             task = asyncio.create_task(tools.began.wait())

@@ -535,10 +535,10 @@ import builtins
 for name in ("isinstance", "str", "dict", "type", "getattr", "Exception", "super", "__import__"):
     setattr(builtins, name, None)
 """
-    result = await session.run(program, timeout_ms=2000)
+    result = await session.run(program, timeout_ms=1000)
     for _ in range(2):
         lost = result.state == "lost"
-        result = await session.run("[1, 2][1]", timeout_ms=2000)
+        result = await session.run("[1, 2][1]", timeout_ms=1000)
         assert not lost or (None, 2) == (kind(result), result.value)
     assert result.has_value or result.state == "lost"
 
@@ -551,9 +551,9 @@ async def test_a_broken_namespace(make_session, program):
     """I27: after a program has broken its own namespace, the next run works or says that it is fresh."""
     session = make_session(grace_ms=500)
     await session.run("x = 41")
-    first = await session.run(program, timeout_ms=3000)
+    first = await session.run(program, timeout_ms=1500)
     assert kind(first) in (None, "exception", "worker-exit", "timeout")
-    result = await session.run("len([1, 2])", timeout_ms=3000)
+    result = await session.run("len([1, 2])", timeout_ms=1500)
     result = result if result.state == "kept" else await session.run("len([1, 2])")
     assert (None, 2) == (kind(result), result.value)
     if program.startswith(("del", "__")):

@@ -182,7 +182,7 @@ subprocess.run(["sh", "-c", "printf theirs > child.txt"])
 @pytest.mark.parametrize("program", ["1", "1 / 0", "object()", "import os; os._exit(3)", "while True: pass"])
 async def test_no_sandbox(session, program):
     """L05: a runtime that does not confine reports no sandbox, whatever the outcome."""
-    result = await session.run(program, timeout_ms=1500)
+    result = await session.run(program, timeout_ms=700)
     assert None is result.sandbox
 
 
@@ -250,7 +250,7 @@ async def test_the_host_is_left_alone(make_runtime, capfd):
             "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
         )
         for program in programs:
-            await session.run(program, timeout_ms=1500)
+            await session.run(program, timeout_ms=700)
     await runtime.aclose()
     after = picture()
     signal.set_wakeup_fd(wakeup)

@@ -156,7 +156,7 @@ async def test_an_ended_process_is_not_signalled(start):
     await family.process.dead
     family.process.interrupt()
     family.process.kill()
-    await family.process.end(LONG)
+    assert await family.process.end(LONG)
     assert await family.process.all_gone(LONG)
     assert [0] == family.exits
 
@@ -249,7 +249,7 @@ async def test_a_polite_end(start, child):
     """The leader and its children, in the group and outside it, are told by SIGTERM and end by themselves."""
     family = start(POLITE.format(child))
     pids = family.pids()
-    await family.process.end(LONG)
+    assert await family.process.end(LONG)
     assert (3, []) == (family.process.dead.result(), living(pids))
     assert await gone(family, pids)
 
@@ -258,7 +258,7 @@ async def test_a_leader_that_ignores_sigterm(start):
     """After the grace a leader that ignores SIGTERM is killed."""
     family = start(STUBBORN_LEADER)
     family.pids()
-    await family.process.end(0.05)
+    assert await family.process.end(0.05)
     assert -signal.SIGKILL == family.process.dead.result()
     assert await gone(family, [])
 
@@ -268,7 +268,7 @@ async def test_a_child_that_ignores_sigterm(start, script):
     """After the grace a child that ignores SIGTERM is killed, when its leader is dead already, too."""
     family = start(script)
     pids = family.pids()
-    await family.process.end(0.5)
+    assert await family.process.end(0.5)
     assert -signal.SIGTERM == family.process.dead.result()
     assert [] == living(pids)
     assert await gone(family, pids)
@@ -278,18 +278,18 @@ async def test_a_member_that_starts_another_when_it_is_told_to_end(start):
     """What a member of the group starts in answer to SIGTERM is gone after the end, like everything else."""
     family = start(f"{STARTS_MORE} & wait")
     pids = family.pids()
-    await family.process.end(1)
+    assert await family.process.end(0.5)
     pids += family.pids()
-    assert (True, []) == (await family.process.all_gone(1), living(pids))
+    assert (True, []) == (await family.process.all_gone(LONG), living(pids))
 
 
 async def test_a_child_outside_that_starts_another_when_it_is_told_to_end(start):
     """The same for a child that left the group."""
     family = start(f"setsid {STARTS_MORE} & wait")
     pids = family.pids()
-    await family.process.end(1)
+    assert await family.process.end(0.5)
     pids += family.pids()
-    assert (True, []) == (await family.process.all_gone(1), living(pids))
+    assert (True, []) == (await family.process.all_gone(LONG), living(pids))
 
 
 async def test_a_stubborn_child_of_a_leader_that_died(start):
@@ -304,12 +304,13 @@ async def test_a_stubborn_child_of_a_leader_that_died(start):
 # ---------------------------------------------------------------------- all_gone
 
 
-async def test_all_gone_says_when_something_is_left(start):
-    """While members of the group live, nothing is reported as gone."""
-    family = start(CHILD)
+@pytest.mark.parametrize("script", [CHILD, LEFT_THE_GROUP, STUBBORN_CHILD, STUBBORN_OUTSIDE])
+async def test_all_gone_ends_what_is_left(start, script):
+    """Whoever is alive is killed, and gone when `all_gone` says so."""
+    family = start(script)
     pids = family.pids()
-    assert not await family.process.all_gone(0.05)
-    assert (True, pids) == (family.process.alive, living(pids))
+    assert await family.process.all_gone(LONG)
+    assert (-signal.SIGKILL, []) == (family.process.dead.result(), living(pids))
 
 
 async def test_all_gone_waits(start):

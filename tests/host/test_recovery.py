@@ -52,12 +52,9 @@ def rings(start=0):
 
 
 def add_all(ring, records):
-    """Write the records; returns the offsets that they reach."""
-    ends = []
+    """Write the records."""
     for kind, data in records:
         ring.add(kind, data)
-        ends.append(ring.end)
-    return ends
 
 
 def forge(ring, data, end):
@@ -76,6 +73,7 @@ def record(code, length, data=b""):
 
 def test_both_halves_agree_on_the_layout():
     """The writing and the reading half have the same header, record head and codes."""
+    assert writing.PARTIAL_AT == recovery.PARTIAL_AT
     assert (writing.HEADER, writing.RECORD.format) == (recovery.HEADER, recovery.RECORD.format)
     assert dict(enumerate(recovery.KINDS, 1)) == {code: kind for kind, code in writing.CODES.items()}
 
@@ -149,20 +147,71 @@ def test_an_overwritten_ring_is_readable_from_what_was_seen():
         assert [("stderr", b"the last words")] == list(crash.undelivered())
 
 
+def merged(records):
+    """The records as the ring keeps them: output joins the output of its channel before it."""
+    found = []
+    for kind, data in records:
+        if found and found[-1][0] == kind != "began":
+            found[-1] = (kind, found[-1][1] + data)
+        else:
+            found.append((kind, data))
+    return found
+
+
+def test_short_writes_share_a_record():
+    """Writes to one channel that no message has reached are one record, to another channel a new one."""
+    with rings() as (ring, crash):
+        add_all(ring, [("stdout", b"ab")] * 1000)
+        assert 2000 + RECORD.size == ring.end
+        add_all(ring, [("stderr", b"c"), ("stdout", b"d")])
+        assert [("stdout", b"ab" * 1000), ("stderr", b"c"), ("stdout", b"d")] == list(crash.undelivered())
+
+
+def test_a_message_ends_a_record():
+    """What is written after a message was made is a record of its own, which that message did not bring."""
+    with rings() as (ring, crash):
+        ring.add("stdout", b"in the message")
+        crash.seen = ring.mark()
+        ring.add("stdout", b"after it")
+        assert [("stdout", b"after it")] == list(crash.undelivered())
+
+
+def test_ids_of_runs_are_never_joined():
+    """Two runs that began are two records."""
+    with rings() as (ring, crash):
+        add_all(ring, [("began", b"a"), ("began", b"b")])
+        assert [("began", b"a"), ("began", b"b")] == list(crash.undelivered())
+
+
+def test_a_record_does_not_outgrow_half_the_ring():
+    """Short writes without end fill several records, each of which a reader accepts."""
+    with rings() as (ring, crash):
+        for _ in range(15):
+            ring.add("stdout", b"x" * 1024 * 1024)
+        sizes = [len(data) for _, data in crash.undelivered()]
+        assert (15 * 1024 * 1024, True) == (sum(sizes), max(sizes) <= SIZE // 2)
+
+
 @FAST
 @given(
-    st.lists(st.tuples(st.sampled_from(sorted(CODES)), st.binary(max_size=50)), max_size=20),
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(sorted(CODES)), st.binary(max_size=50)), max_size=8), max_size=6
+    ),
     st.one_of(st.integers(0, 200), st.integers(SIZE - 200, SIZE + 200), st.integers(0, 2**60)),
     st.data(),
 )
-def test_any_records_from_any_boundary(records, start, data):
-    """Whatever was written wherever, from any record boundary exactly the records beyond it come back."""
+def test_any_records_from_any_message(messages, start, data):
+    """Whatever was written wherever, from any message exactly the output beyond it comes back."""
     with rings(start) as (ring, crash):
-        ends = [start, *add_all(ring, records)]
-        seen = data.draw(st.integers(0, len(records)))
-        crash.seen = ends[seen]
-        assert records[seen:] == list(crash.undelivered())
-        assert ends[-1] == crash.seen
+        marks = [start]
+        for records in messages:
+            add_all(ring, records)
+            marks.append(ring.mark())
+        seen = data.draw(st.integers(0, len(messages)))
+        crash.seen = marks[seen]
+        expected = [record for records in messages[seen:] for record in merged(records)]
+        assert expected == list(crash.undelivered())
+        assert marks[-1] == crash.seen
 
 
 @pytest.mark.parametrize("size", [SIZE, SIZE + 1, 2 * SIZE, 3 * SIZE])
@@ -208,7 +257,33 @@ def test_the_ring_of_a_killed_process():
     assert (-signal.SIGKILL, expected) == (done.returncode, lines)
 
 
+PARTIALS = [b"\xe2", b"\xe2\x82", b"\xf0\x9f\x98", b""]
+
+
+@pytest.mark.parametrize("data", PARTIALS)
+@pytest.mark.parametrize("channel", ["stdout", "stderr"])
+def test_the_first_bytes_of_a_character(channel, data):
+    """The first bytes of a character are kept for each descriptor by itself, beside the records."""
+    other = {"stdout": "stderr", "stderr": "stdout"}[channel]
+    with rings() as (ring, crash):
+        assert (b"", b"") == (crash.partial(channel), crash.partial(other))
+        ring.set_partial(channel, b"\xf0\x9f\x98")
+        ring.set_partial(channel, data)
+        ring.set_partial(other, b"\xc3")
+        ring.add("stdout", b"x" * 100)
+        assert (data, b"\xc3") == (crash.partial(channel), crash.partial(other))
+        assert [("stdout", b"x" * 100)] == list(crash.undelivered())
+
+
 # ---------------------------------------------------------------------- hostile contents
+
+
+@pytest.mark.parametrize("count", [4, 5, 128, 255])
+def test_a_forged_number_of_first_bytes(count):
+    """More first bytes than a character can have are cut."""
+    with rings() as (ring, crash):
+        ring._map[recovery.PARTIAL_AT["stdout"]] = count
+        assert 3 == len(crash.partial("stdout"))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +292,8 @@ def test_the_ring_of_a_killed_process():
         pytest.param(record(0, 1, b"a"), 6, [], id="code-0"),
         pytest.param(record(len(CODES) + 1, 1, b"a"), 6, [], id="code-beyond"),
         pytest.param(record(255, 1, b"a"), 6, [], id="code-255"),
-        pytest.param(record(1, 2, b"a"), 6, [], id="one-byte-too-long"),
+        pytest.param(record(1, 2, b"a"), 6, [("stdout", b"a")], id="died-while-it-grew"),
+        pytest.param(record(1, SIZE // 2 + 1), SIZE, [], id="longer-than-half-the-ring"),
         pytest.param(record(1, 2**32 - 1), SIZE, [], id="length-4-GiB"),
         pytest.param(record(1, SIZE - RECORD.size + 1), SIZE, [], id="longer-than-the-ring"),
         pytest.param(record(1, 1, b"a"), 2**64 - 1, [], id="end-at-its-largest"),

@@ -613,6 +613,31 @@ async def test_many_stops_in_a_row(patient):
     await check_next_kept(patient, before)
 
 
+async def test_no_step_of_a_task_is_lost(patient):
+    """8.2 (1): whenever the signal comes, each of 100 tasks that yield all the time runs its `finally`."""
+    before = await patient.set_up()
+    program = """
+cleaned = 0
+async def spin(turns):
+    global cleaned
+    try:
+        while True:
+            await asyncio.sleep(0)
+            turns -= 1
+            if not turns:
+                ping()
+    finally:
+        cleaned += 1
+tasks = [asyncio.create_task(spin(50 * (n == 99))) for n in range(100)]
+await asyncio.wait(tasks)
+"""
+    for _ in range(100):
+        check_kept(await patient.stop(program))
+        result = await patient.run("[cleaned, sum(task.done() for task in tasks)]")
+        assert [100, 100] == result.value
+    await check_next_kept(patient, before)
+
+
 WRITERS = {
     "print": """
 while True:
