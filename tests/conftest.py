@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ptc_kernel import JupyterPtcRuntime
 from tests.support import Session, children
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 
 @pytest.fixture

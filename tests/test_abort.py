@@ -1,6 +1,5 @@
 """AbortController, AbortSignal and the text of a reason."""
 
-# ruff: noqa: SIM300
 # The test law asks for `assert expected == actual`.
 
 from __future__ import annotations

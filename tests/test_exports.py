@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import ptc_kernel
 
 HEAVY = ("zmq", "jupyter_client", "ipykernel", "IPython", "PIL", "matplotlib", "nbformat", "mcp", "asyncio")
@@ -20,12 +22,8 @@ def test_all_names_resolve():
 
 def test_unknown_name():
     """A name that does not exist raises AttributeError and names the module."""
-    try:
-        ptc_kernel.nothing_of_this_name
-    except AttributeError as error:
-        assert "ptc_kernel" in str(error)
-    else:
-        raise AssertionError("no error")
+    with pytest.raises(AttributeError, match="ptc_kernel"):
+        _ = ptc_kernel.nothing_of_this_name
 
 
 def test_import_is_light():
@@ -38,7 +36,9 @@ def test_import_is_light():
 
 def test_vocabulary_is_light():
     """The seam's vocabulary comes without Jupyter."""
-    code = f"import sys; from ptc_kernel import PtcRunRequest; print([n for n in {HEAVY!r} if n in sys.modules])"
+    code = (
+        f"from ptc_kernel import PtcRunRequest; import sys; print([n for n in {HEAVY} if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert "[]\n" == done.stdout

@@ -13,7 +13,8 @@ FRONT_DOOR = ("__init__", "abort", "config", "context", "errors", "runtime", "ty
 def test_public_api_is_typed():
     """Every symbol of the modules behind the front door has a type that every checker agrees on."""
     folder = os.path.dirname(sys.executable)
-    environment = {**os.environ, "VIRTUAL_ENV": os.path.dirname(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
+    path = f"{folder}:{os.environ['PATH']}"
+    environment = {**os.environ, "VIRTUAL_ENV": os.path.dirname(folder), "PATH": path}
     command = [f"{folder}/pyright", "--verifytypes", "ptc_kernel", "--ignoreexternal", "--outputjson"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     report = json.loads(done.stdout)["typeCompleteness"]

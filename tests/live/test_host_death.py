@@ -32,7 +32,8 @@ PROGRAMS = {
         "await tell(*[p.pid for p in ps])\nps[0].wait()"
     ),
     "forked child": (
-        "import time\npid = os.fork()\nif pid == 0:\n    time.sleep(600)\n    os._exit(0)\nawait tell(pid)\ntime.sleep(600)"
+        "import time\npid = os.fork()\nif pid == 0:\n    time.sleep(600)\n    os._exit(0)\n"
+        "await tell(pid)\ntime.sleep(600)"
     ),
     "flooding": "await tell()\nwhile True: print('x' * 1000)",
 }

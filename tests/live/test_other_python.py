@@ -31,7 +31,9 @@ def other_python():
 async def test_worker_on_another_python(make_session, other_python):
     """The worker is started by its path on an interpreter that does not have ptc_kernel."""
     session = make_session(python_executable=other_python)
-    have = subprocess.run([other_python, "-c", "import ptc_kernel"], capture_output=True, check=False, cwd="/")
+    have = subprocess.run(
+        [other_python, "-c", "import ptc_kernel"], capture_output=True, check=False, cwd="/"
+    )
 
     assert 0 != have.returncode
     assert other_python == await session.value("import sys\nsys.executable")

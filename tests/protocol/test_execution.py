@@ -1,6 +1,5 @@
 """The state machine of one run: contract 3, 8.2 and 10.2; areas F, G, H, I and M without a process."""
 
-# ruff: noqa: SIM300
 # The test law asks for `assert expected == actual`.
 
 from __future__ import annotations

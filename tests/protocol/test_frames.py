@@ -1,6 +1,5 @@
 """Frames of the comm: forged ones of every wrong shape are violations (areas E and M, contract 7 and 13)."""
 
-# ruff: noqa: SIM300
 # The test law asks for `assert expected == actual`.
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The output ledger: what a result weighs and which prefix fits (contract 10.2)."""
 
-# ruff: noqa: SIM300
 # The test law asks for `assert expected == actual`.
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The lossless JSON codec: conformance area D, as far as it needs no process (contract 6)."""
 
-# ruff: noqa: SIM300
 # The test law asks for `assert expected == actual`.
 
 from __future__ import annotations

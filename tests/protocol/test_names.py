@@ -1,6 +1,6 @@
 """Names of bindings: conformance area B, as far as it is validation (contract 4)."""
 
-# ruff: noqa: SIM300, SIM905
+# ruff: noqa: SIM905
 # The test law asks for `assert expected == actual`.
 
 from __future__ import annotations
