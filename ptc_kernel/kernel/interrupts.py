@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import functools
 import os
 import threading
 from _thread import interrupt_main
@@ -17,7 +18,8 @@ from signal import SIGINT
 from signal import signal as set_signal_handler
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -56,8 +58,7 @@ class Interrupts:
         self._infrastructure = (WORKER_FOLDER, *infrastructure)
         self._main_thread = get_ident()
         self._handler_codes: frozenset[CodeType] = frozenset(
-            function.__code__
-            for function in (Interrupts._on_signal, Interrupts._apply, Interrupts._in_program)
+            function.__code__ for function in (Interrupts._on_signal, Interrupts._apply, Interrupts._where)
         )
         self._early: set[str] = set()
         self._told_early = threading.Event()
@@ -108,9 +109,14 @@ class Interrupts:
         elif not self._apply(run, current):
             return
         loop.call_soon_threadsafe(int)  # wakes the selector
-        if self._in_program(frame):
+        where = self._where(frame)
+        if where == "program":
             self._throw()
-        self.held = run is not None and current is not None and current in run.tasks
+        mine = run is not None and current is not None and current in run.tasks
+        if where == "loop" and mine and current is not None:
+            current.cancel()  # the loop is between two lines of this task: nothing will return to it
+        else:
+            self.held = mine
 
     def _apply(self, run: Run, current: asyncio.Task[object] | None) -> bool:
         """Tell the run's waiting tasks. False when this step was applied already."""
@@ -132,17 +138,26 @@ class Interrupts:
             raise KeyboardInterrupt
         raise InterruptedTask
 
-    def _in_program(self, frame: FrameType | None) -> bool:
-        """Whether this stack is the program's code (True) or the worker's own (False)."""
+    def _where(self, frame: FrameType | None) -> Literal["program", "worker", "loop"]:
+        """Whose code this stack is in: the program's, the worker's, or the loop's around a task's step."""
         inner = ""
         while frame is not None:
             code = frame.f_code
             if code is block.__code__ or code.co_filename.startswith(PROGRAM_FILE):
-                return True
+                return "program"
             if code is _HANDLE_RUN:  # a callback or a task's step: of library code that the program uses?
-                return not inner.startswith(self._infrastructure)
+                ours = inner.startswith(self._infrastructure) if inner else not _calls_c_function(frame)
+                return "loop" if ours else "program"
             if is_worker_file(code.co_filename) and code not in self._handler_codes:
-                return False
+                return "worker"
             inner = code.co_filename
             frame = frame.f_back
-        return False
+        return "worker"
+
+
+def _calls_c_function(handle_frame: FrameType) -> bool:
+    """Whether a handle that has no Python frame inside it is in a C function, and not before a step."""
+    callback = handle_frame.f_locals["self"]._callback
+    while isinstance(callback, functools.partial):
+        callback = callback.func
+    return isinstance(callback, BuiltinFunctionType)

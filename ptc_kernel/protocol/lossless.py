@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 from itertools import accumulate
-from json.decoder import scanstring as _scan_string  # type: ignore[attr-defined]
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ptc_kernel.types import PtcJsonValue
 
@@ -27,6 +27,7 @@ NESTED: Final = 200  # deeper texts are decoded without recursion; json's own li
 PATH_STEPS: Final = 8
 NAME_LENGTH: Final = 80
 
+_scan_string = cast("Callable[[str, int], tuple[object, int]]", scanstring)
 _LONE: Final = re.compile("[\ud800-\udfff]")
 _STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _TOKEN: Final = re.compile(r'[ \t\r\n]*(?:([\[\]{},:])|(")|([^\[\]{},:" \t\r\n]+))')
@@ -231,6 +232,7 @@ def _no_constant(name: str) -> object:
 
 
 # no program can patch a scanner that is built already
+_scan: Callable[[str, int], tuple[object, int]]
 _scan = json.JSONDecoder(parse_constant=_no_constant).scan_once  # type: ignore[attr-defined]
 
 
@@ -267,7 +269,7 @@ def _decode_deep(text: str) -> PtcJsonValue:
         mark, quote, _ = match.groups()
         at = match.end()
         if quote:
-            item, at = cast("tuple[object, int]", _scan_string(text, at))
+            item, at = _scan_string(text, at)
         elif mark is None:
             item, at = _scan(text, match.start(3))
         elif mark in "[{" and expect in ("value", "first"):
