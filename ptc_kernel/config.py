@@ -14,6 +14,8 @@ from ptc_kernel.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ptc_kernel.attachments import AttachmentStore
+
 __all__ = ("JupyterPtcConfig",)
 
 MAX_MS: Final = 2_147_483_647
@@ -38,6 +40,7 @@ class JupyterPtcConfig:
         python_executable: the interpreter of the kernels: CPython 3.11 or newer with ipykernel.
         env: variables added to the scrubbed environment of the kernels.
         cwd: working directory of runs that name none; None is the host's, at resolve.
+        attachments: where images are stored; None is a private folder that ends with the runtime.
         stop: `interrupt` tries to keep the variables of a stopped program, `kill` does not.
 
     Raises:
@@ -56,6 +59,7 @@ class JupyterPtcConfig:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     cwd: str | None = None
     stop: Literal["interrupt", "kill"] = "interrupt"
+    attachments: AttachmentStore | None = None
 
     def __post_init__(self) -> None:
         for name in ("timeout_ms", "max_timeout_ms", "grace_ms", "startup_timeout_ms"):
@@ -69,6 +73,10 @@ class JupyterPtcConfig:
             raise _refusal("stop", self.stop, "'interrupt' or 'kill'")
         if self.cwd is not None and not (type(self.cwd) is str and os.path.isabs(self.cwd)):
             raise _refusal("cwd", self.cwd, "an absolute path or None")
+        if self.attachments is not None:
+            store = self.attachments
+            if not all(callable(getattr(store, name, None)) for name in ("put", "get", "path")):
+                raise _refusal("attachments", self.attachments, "an AttachmentStore (put, get, path)")
         object.__setattr__(self, "python_executable", _interpreter(self.python_executable))
         object.__setattr__(self, "env", MappingProxyType(_environment(self.env)))
 

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, final
 
 from ptc_kernel.abort import AbortSignal
+from ptc_kernel.attachments import AttachmentStore, LocalAttachmentStore
 from ptc_kernel.config import JupyterPtcConfig
 from ptc_kernel.context import PtcCallContext
 from ptc_kernel.errors import ConfigError, ReleaseError, UsageError, UsageTypeError, UsageValueError
@@ -140,7 +141,9 @@ class JupyterPtcRuntime(PtcRuntime):
         self._config = config
         self._context = new_context()
         self._handlers = Handlers()
-        self._owners = Owners(config, self._context)
+        self._own_images = LocalAttachmentStore()
+        self._images = config.attachments or self._own_images
+        self._owners = Owners(config, self._context, self._images)
         self._drivers: set[_Driver] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._disposed = False
@@ -150,6 +153,11 @@ class JupyterPtcRuntime(PtcRuntime):
     def config(self) -> JupyterPtcConfig:
         """The validated configuration."""
         return self._config
+
+    @property
+    def attachments(self) -> AttachmentStore:
+        """The store of the images that runs showed; ends with the runtime unless one was configured."""
+        return self._images
 
     @property
     def execution_instructions(self) -> str:
@@ -292,6 +300,7 @@ class JupyterPtcRuntime(PtcRuntime):
         failures = await self._owners.release_all(DISPOSED)
         await self._handlers.aclose(self._config.grace_ms / 1000)
         self._context.destroy(linger=0)
+        self._own_images.close()
         if failures:
             raise ReleaseError("; ".join(str(failure) for failure in failures))
 

@@ -43,21 +43,26 @@ class Background:
 
     def take(self) -> tuple[PtcOutput, ...]:
         """Everything that was kept, merged by channel."""
-        texts = list(self._texts)
+        pieces: list[PtcOutput] = [TextOutput(text, channel) for channel, text in self._texts]
         if self._dropped:
-            texts.insert(0, ("stderr", f"[{self._dropped} older characters of late output were dropped]\n"))
+            note = f"[{self._dropped} older characters of late output were dropped]\n"
+            pieces.insert(0, TextOutput(note, "stderr"))
         self._texts.clear()
         self._size = self._dropped = 0
-        return tuple(merge(texts))
+        return tuple(merge(pieces))
 
 
-def merge(texts: list[tuple[Channel, str]]) -> list[PtcOutput]:
-    """Text outputs in which neighbours of one channel are one entry."""
+def merge(pieces: list[PtcOutput]) -> list[PtcOutput]:
+    """Outputs in which neighbouring texts of one channel are one entry."""
     merged: list[PtcOutput] = []
-    parts: list[str] = []
-    for index, (channel, text) in enumerate(texts):
-        parts.append(text)
-        if index + 1 == len(texts) or texts[index + 1][0] != channel:
-            merged.append(TextOutput("".join(parts), channel))
-            parts = []
+    texts: list[str] = []
+    for index, piece in enumerate(pieces):
+        if not isinstance(piece, TextOutput):
+            merged.append(piece)
+            continue
+        texts.append(piece.text)
+        after = pieces[index + 1] if index + 1 < len(pieces) else None
+        if not isinstance(after, TextOutput) or after.channel != piece.channel:
+            merged.append(TextOutput("".join(texts), piece.channel))
+            texts = []
     return merged

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from ptc_kernel.context import CURRENT_CALL, PtcCallContext
-from ptc_kernel.protocol.frames import ProtocolViolationError
+from ptc_kernel.protocol.frames import Answer, ProtocolViolationError
 from ptc_kernel.protocol.lossless import LossyValueError, decode, encode
 from ptc_kernel.protocol.messages import whole_text
 from ptc_kernel.types import CallEvent, PtcCallRecord
@@ -16,7 +16,7 @@ from ptc_kernel.types import CallEvent, PtcCallRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from ptc_kernel.protocol.frames import Answer, CallFrame, CallsFrame
+    from ptc_kernel.protocol.frames import CallFrame, CallsFrame, PlacedImage
     from ptc_kernel.types import PtcBindingFunction, PtcJsonValue
 
 __all__ = ("Dispatch", "Functions", "Handlers")
@@ -93,6 +93,7 @@ class Dispatch:
         owner: object | None,
         max_calls: int,
         max_bytes: int,
+        encode_resolution: Callable[[object], tuple[str, tuple[PlacedImage, ...]]],
         answer: Callable[[Answer], None],
         on_event: Callable[[CallEvent], None],
         on_fatal: Callable[[str], None],
@@ -101,6 +102,7 @@ class Dispatch:
         self._handlers = handlers
         self._owner = owner
         self._max_calls, self._max_bytes = max_calls, max_bytes
+        self._encode = encode_resolution
         self._answer, self._on_event, self._on_fatal = answer, on_event, on_fatal
         self._outer = CURRENT_CALL.get()
         self._open: dict[int, PtcCallContext] = {}
@@ -127,7 +129,7 @@ class Dispatch:
                 msg = f"call id {call.id} came where {expected} was due"
                 raise ProtocolViolationError(msg)
             if self._stopped:
-                self._answer((call.id, False, STOPPED))
+                self._answer(Answer(call.id, False, STOPPED))
             else:
                 self._start(call)
         return first_id + len(frame.calls)
@@ -163,9 +165,9 @@ class Dispatch:
 
         async def serve() -> None:
             CURRENT_CALL.set(context)
-            ok, text = await self._outcome(function, argument)
+            answer = await self._outcome(call.id, function, argument)
             self._bytes -= size
-            self._end_call(context, record, ok=ok, text=text)
+            self._end_call(context, record, answer)
 
         self._handlers.start(serve(), f"{call.namespace}.{call.member}")
 
@@ -174,16 +176,16 @@ class Dispatch:
             event = CallEvent(call_id=call.call_id, namespace=call.namespace, member=call.member, phase=phase)
             self._on_event(event)
 
-    def _end_call(self, context: PtcCallContext, record: _Record, *, ok: bool, text: str) -> None:
+    def _end_call(self, context: PtcCallContext, record: _Record, answer: Answer) -> None:
         del self._open[context.call_id]
         if self._ended:  # nobody waits for it any more
             return
         record.ended = self._loop.time()
-        record.outcome = "ok" if ok else "rejected"
+        record.outcome = "ok" if answer.ok else "rejected"
         self._event(context, record.outcome)
-        self._answer((context.call_id, ok, text))
+        self._answer(answer)
 
-    async def _outcome(self, function: PtcBindingFunction, argument: PtcJsonValue) -> tuple[bool, str]:
+    async def _outcome(self, ident: int, function: PtcBindingFunction, argument: PtcJsonValue) -> Answer:
         try:
             result = function(argument)
             if inspect.isawaitable(result):
@@ -191,19 +193,20 @@ class Dispatch:
         except asyncio.CancelledError:
             if self._handlers.closing:
                 raise
-            return False, "the binding was cancelled"
+            return Answer(ident, False, "the binding was cancelled")
         except Exception as error:  # noqa: BLE001 - a handler's failure is the program's to handle
-            return False, _failure_text(error, self._max_bytes)
+            return Answer(ident, False, _failure_text(error, self._max_bytes))
         except BaseException:  # KeyboardInterrupt and SystemExit are the host's own
             self._on_fatal("the host is being interrupted")
             raise
         try:
-            text = encode(result)
+            text, images = self._encode(result)
         except LossyValueError as error:
-            return False, f"the binding's resolution must be lossless JSON: {error}"
+            return Answer(ident, False, f"the binding's resolution must be lossless JSON: {error}")
         if len(text) > self._max_bytes or len(text.encode()) > self._max_bytes:
-            return False, f"the binding's resolution is over max_message_bytes ({self._max_bytes})"
-        return True, text
+            problem = f"the binding's resolution is over max_message_bytes ({self._max_bytes})"
+            return Answer(ident, False, problem)
+        return Answer(ident, True, text, images)
 
     def abandon(self, ids: tuple[int, ...]) -> None:
         """The tasks that waited for these calls were cancelled."""

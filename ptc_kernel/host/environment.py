@@ -7,21 +7,33 @@ import logging
 from typing import TYPE_CHECKING, assert_never, final
 
 from ptc_kernel.host.background import Background
+from ptc_kernel.host.images import Images
 from ptc_kernel.host.launch import LaunchedKernel, LaunchError, launch
 from ptc_kernel.host.process import describe_exit
 from ptc_kernel.host.recovery import read_rest
 from ptc_kernel.host.transport import Transport, ZmqTransport
 from ptc_kernel.host.window import ReadWindow
 from ptc_kernel.protocol.events import Died, LaunchFailed, Ready, Violation
-from ptc_kernel.protocol.frames import AbandonFrame, CallsFrame, OverFrame, encode_answers
-from ptc_kernel.protocol.messages import Began, Busy, Frame, Idle, KernelEvent, Reply, Text, Visited
+from ptc_kernel.protocol.frames import Answer, CallsFrame, encode_answers
+from ptc_kernel.protocol.messages import (
+    Began,
+    Busy,
+    Frame,
+    Idle,
+    KernelEvent,
+    Picture,
+    Reply,
+    Text,
+    Visited,
+)
 
 if TYPE_CHECKING:
     import zmq
 
+    from ptc_kernel.attachments import AttachmentStore
     from ptc_kernel.config import JupyterPtcConfig
     from ptc_kernel.host.run import Run
-    from ptc_kernel.protocol.frames import Answer
+    from ptc_kernel.protocol.frames import KernelFrame
     from ptc_kernel.types import Channel
 
 __all__ = ("CleanupError", "Environment")
@@ -41,12 +53,20 @@ class Environment:
         label: names the owner in logs.
         background: late output of earlier runs.
         lost: why the kernel is gone, unless the host killed it for a run.
+        images: those that bindings gave to the program.
         window: what of the output was read.
         visited: whether an attached client ran code since this was last looked at.
     """
 
-    def __init__(self, config: JupyterPtcConfig, context: zmq.Context[zmq.Socket[bytes]], label: str) -> None:
+    def __init__(
+        self,
+        config: JupyterPtcConfig,
+        context: zmq.Context[zmq.Socket[bytes]],
+        store: AttachmentStore,
+        label: str,
+    ) -> None:
         self.label = label
+        self.images = Images(store)
         self.background = Background()
         self.lost: str | None = None
         self.visited = False
@@ -158,35 +178,38 @@ class Environment:
     def _on_event(self, event: KernelEvent) -> None:
         run = self._run
         match event:
-            case Text():
-                self._on_text(event, run)
+            case Text() | Picture():
+                self._on_output(event, run)
             case Frame(frame):
                 self._on_frame(frame, run)
             case Visited():
                 self.visited = True
             case Busy() | Began() | Idle() | Reply():
                 if run is not None and event.run == run.id:
-                    run.feed(event)
+                    run.take(event)
             case _:
                 assert_never(event)
 
-    def _on_text(self, event: Text, run: Run | None) -> None:
+    def _on_output(self, event: Text | Picture, run: Run | None) -> None:
         assert self._kernel is not None
         ring = self._kernel.ring
         ring.seen = max(ring.seen, event.ring)
         if run is not None and event.run == run.id:
-            run.feed(event)
+            run.take(event)
+            return
+        if isinstance(event, Picture):
+            self.background.add("display", event.plain)
         else:
             self.background.add(event.channel, event.text)
-            self.window.read(event.count)
+        self.window.read(event.count)
 
-    def _on_frame(self, frame: CallsFrame | AbandonFrame | OverFrame, run: Run | None) -> None:
+    def _on_frame(self, frame: KernelFrame, run: Run | None) -> None:
         if run is not None and frame.run == run.id:
             self._next_id = run.on_frame(frame, self._next_id)
         elif isinstance(frame, CallsFrame):
             self._next_id = frame.calls[-1].id + 1
             for call in frame.calls:
-                self.answer((call.id, False, "the run that made this call is over"))
+                self.answer(Answer(call.id, False, "the run that made this call is over"))
 
     def _on_broken(self, text: str) -> None:
         if self._run is not None:
@@ -211,8 +234,8 @@ class Environment:
         answers, self._answers = self._answers, []
         while answers:
             size, count = 0, 0
-            for _, _, text in answers:
-                size += len(text)
+            for answer in answers:
+                size += len(answer.text)
                 if count and size > self._config.max_message_bytes:
                     break
                 count += 1
@@ -236,20 +259,20 @@ class Environment:
         if self.lost is None and not self._killed:
             self.lost = text if run is not None else f"{text}, between runs"
         if run is not None:
-            run.feed(Died(f"{text}. Its log ends with: {tail}" if tail else f"{text}."))
+            run.take(Died(f"{text}. Its log ends with: {tail}" if tail else f"{text}."))
 
     def _recover(self, kernel: LaunchedKernel) -> None:
         for kind, data in kernel.ring.undelivered():
             if kind != "began":
                 self._late(kind, data.decode("utf-8", "replace"))
             elif self._run is not None and self._run.id.encode() == data and not self._run.started:
-                self._run.feed(Began(self._run.id))
+                self._run.take(Began(self._run.id))
         self._late("stdout", read_rest(kernel.out_read, kernel.ring.partial("stdout")))
         self._late("stderr", read_rest(kernel.err_read, kernel.ring.partial("stderr")))
 
     def _late(self, channel: Channel, text: str) -> None:
         if text and self._run is not None:
-            self._run.feed(Text(self._run.id, channel, text, 0, 0))
+            self._run.take(Text(self._run.id, channel, text, 0, 0))
         elif text:
             self.background.add(channel, text)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import zmq
 
+    from ptc_kernel.attachments import AttachmentStore
     from ptc_kernel.config import JupyterPtcConfig
     from ptc_kernel.host.run import Run
     from ptc_kernel.protocol.execution import Outcome
@@ -49,9 +50,12 @@ class _Slot:
 class Owners:
     """Runs programs in the environments of their owners."""
 
-    def __init__(self, config: JupyterPtcConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(
+        self, config: JupyterPtcConfig, context: zmq.Context[zmq.Socket[bytes]], store: AttachmentStore
+    ) -> None:
         self._config = config
         self._context = context
+        self._store = store
         self._slots: dict[int, _Slot] = {}
 
     # ------------------------------------------------------------------ run
@@ -107,7 +111,7 @@ class Owners:
         problem = await self._discard_dead(slot)
         environment = slot.environment
         if environment is None:
-            environment = slot.environment = Environment(self._config, self._context, slot.label)
+            environment = slot.environment = Environment(self._config, self._context, self._store, slot.label)
         run.begin(environment)
         if not environment.alive:
             try:

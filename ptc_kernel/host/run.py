@@ -5,12 +5,30 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, final
 
+from anyio import to_thread
+
 from ptc_kernel.abort import AbortSignal, reason_text
 from ptc_kernel.host.dispatch import Dispatch
-from ptc_kernel.protocol.events import Abort, Emit, Finish, Interrupt, Kill, Over, Violation
+from ptc_kernel.protocol.events import (
+    Abort,
+    Emit,
+    EmitImage,
+    Finish,
+    Interrupt,
+    Kill,
+    Over,
+    Shown,
+    Violation,
+)
 from ptc_kernel.protocol.execution import Execution, Limits, Outcome, unstarted
-from ptc_kernel.protocol.frames import AbandonFrame, CallsFrame, OverFrame, ProtocolViolationError
-from ptc_kernel.protocol.messages import Text
+from ptc_kernel.protocol.frames import (
+    AbandonFrame,
+    CallsFrame,
+    InspectFrame,
+    OverFrame,
+    ProtocolViolationError,
+)
+from ptc_kernel.protocol.messages import Picture, Text
 from ptc_kernel.types import CallEvent, OutputEvent, TextOutput
 
 if TYPE_CHECKING:
@@ -20,8 +38,12 @@ if TYPE_CHECKING:
     from ptc_kernel.host.dispatch import Functions, Handlers
     from ptc_kernel.host.environment import Environment
     from ptc_kernel.host.sinks import Sink
-    from ptc_kernel.protocol.events import Action, Event
+    from ptc_kernel.protocol.events import Action, Died, Event
+    from ptc_kernel.protocol.frames import Answer, KernelFrame, PlacedImage
+    from ptc_kernel.protocol.messages import Began, Busy, Idle, Reply
     from ptc_kernel.types import PtcRunSpec
+
+    Ordered = Text | Shown | Busy | Began | Idle | Reply | Died
 
 __all__ = ("Run",)
 
@@ -60,6 +82,8 @@ class Run:
         self._environment: Environment | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
+        self._storing: asyncio.Task[None] | None = None
+        self._behind: list[Ordered | Picture] = []
         self.stop_text: str | None = None
         self.stopped = asyncio.Event()
         self.over: asyncio.Future[Outcome] = self._loop.create_future()
@@ -69,6 +93,7 @@ class Run:
             owner=spec.state_owner,
             max_calls=config.max_pending_calls,
             max_bytes=config.max_message_bytes,
+            encode_resolution=self._encode,
             answer=self._answer,
             on_event=self._call_event,
             on_fatal=self.abort,
@@ -134,6 +159,26 @@ class Run:
         text = self.stop_text or "aborted"
         self._finish(unstarted("abort", text, self._config.max_output_bytes))
 
+    def take(self, event: Ordered | Picture) -> None:
+        """Take what must keep its order: behind an image that is being stored, it waits."""
+        if self._storing is not None:
+            self._behind.append(event)
+        elif isinstance(event, Picture):
+            self._storing = self._loop.create_task(self._store(event))
+        else:
+            self.feed(event)
+
+    async def _store(self, picture: Picture) -> None:
+        assert self._environment is not None
+        stored = await to_thread.run_sync(self._environment.images.store, picture)
+        self.feed(stored)
+        if isinstance(stored, Shown):
+            self._environment.window.read(picture.count)
+        self._storing = None
+        waiting, self._behind = self._behind, []
+        for event in waiting:
+            self.take(event)
+
     def feed(self, event: Event) -> None:
         """Give the state machine an event, and do what it says."""
         execution = self._execution
@@ -155,6 +200,8 @@ class Run:
                 case Emit(channel, text):
                     taken, mark = self._acknowledge(mark), 0
                     self._sink.put(OutputEvent(TextOutput(text, channel)), taken)
+                case EmitImage(image):
+                    self._sink.put(OutputEvent(image), _nothing)
                 case Interrupt():
                     environment.interrupt(self)
                 case Kill():
@@ -197,7 +244,7 @@ class Run:
 
     # ------------------------------------------------------------------ bindings
 
-    def on_frame(self, frame: CallsFrame | AbandonFrame | OverFrame, next_id: int) -> int:
+    def on_frame(self, frame: KernelFrame, next_id: int) -> int:
         """Take a frame of this run; returns the id that the next call must have."""
         match frame:
             case CallsFrame():
@@ -207,11 +254,21 @@ class Run:
                     self.feed(Violation(str(error)))
             case AbandonFrame(_, ids):
                 self.dispatch.abandon(ids)
+            case InspectFrame(_, number):
+                assert self._environment is not None
+                try:
+                    self.take(self._environment.images.numbered(number))
+                except ProtocolViolationError as error:
+                    self.feed(Violation(str(error)))
             case OverFrame():
                 self.feed(Over())
         return next_id
 
-    def _answer(self, answer: tuple[int, bool, str]) -> None:
+    def _encode(self, value: object) -> tuple[str, tuple[PlacedImage, ...]]:
+        assert self._environment is not None
+        return self._environment.images.encode(value)
+
+    def _answer(self, answer: Answer) -> None:
         if self._environment is not None:
             self._environment.answer(answer)
 

@@ -7,12 +7,12 @@ import collections
 from typing import TYPE_CHECKING, Protocol, final
 
 from ptc_kernel.host.background import merge
-from ptc_kernel.types import CallEvent, OutputEvent, PtcEvent, TextOutput
+from ptc_kernel.types import CallEvent, OutputEvent, PtcEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ptc_kernel.types import Channel, PtcOutput
+    from ptc_kernel.types import PtcOutput
 
 __all__ = ("Fold", "Queue", "Sink")
 
@@ -38,12 +38,12 @@ class Fold:
     """Keeps the output and drops the rest: what `run` is made of."""
 
     def __init__(self) -> None:
-        self._texts: list[tuple[Channel, str]] = []
+        self._pieces: list[PtcOutput] = []
 
     def put(self, event: OutputEvent | CallEvent, taken: Callable[[], None]) -> None:
         """Keep an output event."""
-        if isinstance(event, OutputEvent) and isinstance(event.output, TextOutput):
-            self._texts.append((event.output.channel, event.output.text))
+        if isinstance(event, OutputEvent):
+            self._pieces.append(event.output)
         taken()
 
     def end(self) -> None:
@@ -51,8 +51,8 @@ class Fold:
 
     def output(self) -> list[PtcOutput]:
         """Everything that was kept, merged by channel."""
-        texts, self._texts = self._texts, []
-        return merge(texts)
+        pieces, self._pieces = self._pieces, []
+        return merge(pieces)
 
 
 @final

@@ -30,6 +30,7 @@ from traitlets import Type  # noqa: E402
 from traitlets.config import Config  # noqa: E402
 
 from ptc_kernel.kernel.fds import FdReader  # noqa: E402
+from ptc_kernel.kernel.images import Image, make_inspect  # noqa: E402
 from ptc_kernel.kernel.interrupts import InterruptedTask, Interrupts, is_worker_file  # noqa: E402
 from ptc_kernel.kernel.kernel import RELIED_ON, HostedKernel  # noqa: E402
 from ptc_kernel.kernel.life import become_subreaper, limit_memory  # noqa: E402
@@ -160,7 +161,9 @@ class HostedApp(IPKernelApp):
             del shell.user_ns[name]
             shell.user_ns_hidden.pop(name, None)
         shell.builtin_trap.activate()  # hides exit and quit
-        vars(builtins).update(exit=leave, quit=leave, input=refuse_stdin("input()"))
+        plain = {"exit": leave, "quit": leave, "input": refuse_stdin("input()")}
+        images = {"Image": Image, "inspect": make_inspect(self.kernel.show_image)}
+        vars(builtins).update(plain | images)
         getpass.getpass = refuse_stdin("getpass()")
         sys.breakpointhook = refuse_stdin("breakpoint()")
         threading.excepthook = print_thread_error

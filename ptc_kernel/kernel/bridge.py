@@ -39,10 +39,23 @@ class Call:
     Attributes:
         id: given when the call is sent, so that ids have no gaps.
         answer: whether it went well, and the JSON text or the failure's text.
+        images: those in the value, as the frame has them.
         gate: held until the answer is here, for a caller that blocks.
     """
 
-    __slots__ = ("answer", "future", "gate", "id", "loop", "member", "namespace", "run", "size", "text")
+    __slots__ = (
+        "answer",
+        "future",
+        "gate",
+        "id",
+        "images",
+        "loop",
+        "member",
+        "namespace",
+        "run",
+        "size",
+        "text",
+    )
 
     def __init__(
         self, run: Run, namespace: str, member: str, text: str, loop: asyncio.AbstractEventLoop | None
@@ -55,6 +68,7 @@ class Call:
         self.size = len(text) if text.isascii() else len(text.encode())
         self.loop = loop
         self.answer: tuple[bool, str] = (False, OVER)
+        self.images: list[Any] = []
         self.future = None if loop is None else loop.create_future()
         self.gate = Lock()
         self.gate.acquire()
@@ -123,6 +137,13 @@ class Bridge:
     def tell_over(self, run: Run) -> None:
         """Tell the host that a run crossed its output cap."""
         self._post({"over": run.id}, run)
+
+    def show_image(self, number: int) -> None:
+        """Show an image of the host's at this place of the output."""
+        run = self._runs.current()
+        if run is None or run is not self._runs.active or not run.owned:
+            raise RuntimeError("an image can be shown while the run that shows it is going on")
+        self._output.show_image(run, lambda: self._post({"inspect": number, "run": run.id}, run))
 
     # ------------------------------------------------------------------ calls out
 
@@ -238,16 +259,14 @@ class Bridge:
         if "cancel" in data:
             self._interrupts.on_message(data["cancel"])
 
-    def _on_answers(
-        self, answers: Iterable[tuple[int, bool, str | None]], buffers: list[bytes | memoryview]
-    ) -> None:
+    def _on_answers(self, answers: Iterable[list[Any]], buffers: list[bytes | memoryview]) -> None:
         answered = []
         with self._lock:
-            for ident, ok, packed in answers:
+            for ident, ok, packed, *images in answers:
                 text = unpack_text(packed, buffers)
                 call = self._sent.pop(ident, None)
                 if call is not None:
-                    call.answer = (ok, text)
+                    call.answer, call.images = (ok, text), images[0] if images else []
                     answered.append(call)
                     self._release(call)
         self._deliver(answered)

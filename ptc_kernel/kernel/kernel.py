@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from asyncio import CancelledError, wait
+from binascii import b2a_base64
 from concurrent.futures import ThreadPoolExecutor
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, cast
@@ -65,7 +66,12 @@ FAILED = "the worker failed; its log has the details"
 
 
 # built before any program: it may replace what it likes in the json module
-_encode = c_make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
+def _as_json(value: object) -> str:
+    """What Jupyter's messages hold besides JSON: image bytes, dates."""
+    return b2a_base64(value, newline=False).decode() if isinstance(value, bytes) else str(value)
+
+
+_encode = c_make_encoder(None, _as_json, encode_basestring_ascii, None, ":", ",", False, False, True)
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
@@ -101,6 +107,7 @@ class HostedKernel(IPythonKernel):
         self._bridge = Bridge(app.hello, app.runs, app.interrupts, app.output, self._send_comm)
         self._namespaces = Namespaces(self._bridge, app.interrupts)
         app.output.on_over = self._bridge.tell_over
+        self.show_image = self._bridge.show_image
 
     def start(self) -> None:
         """Begin to take requests."""

@@ -9,6 +9,7 @@ from asyncio import get_running_loop as _running_loop
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ptc_kernel.kernel.bridge import RefusedCallError
+from ptc_kernel.kernel.images import place_images
 from ptc_kernel.kernel.interrupts import block
 from ptc_kernel.protocol.lossless import LossyValueError, decode, encode
 
@@ -164,6 +165,8 @@ class PendingCall(collections.abc.Coroutine[Any, Any, Any]):
         ok, text = (False, self._refusal) if call is None else call.answer
         if ok:
             value = decode(text)
+            if call is not None and call.images:
+                value = place_images(value, call.images)
             self._binder.interrupts.release()
             return value
         raise self._binder.rejection(self._namespace, self._member, text)

@@ -14,7 +14,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from ptc_kernel.kernel.interrupts import block
-from ptc_kernel.protocol.messages import display_text, whole_text
+from ptc_kernel.protocol.messages import IMAGE_TYPES, display_text, whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,11 +88,12 @@ class Output:
         """Send a display message at its place in the order."""
         run = self._runs.current()
         self.reader.drain()
-        plain = whole_text(display_text(content["data"])) if "data" in content else ""
-        size = sum(len(value) if isinstance(value, str) else 64 for value in content.get("data", {}).values())
+        data: dict[str, Any] = content.get("data", {})
+        plain = whole_text(display_text(data)) if data else ""
+        size = sum(len(value) if isinstance(value, (str, bytes)) else 64 for value in data.values())
         with self._lock:
             self._flush()
-            if not self._admit(run, "display", plain):
+            if not self._admit(run, "display", plain, image=not data.keys().isdisjoint(IMAGE_TYPES)):
                 raise OutputLimitError("the output is over its cap")
             if plain:
                 self._ring.add("display", plain.encode())
@@ -114,6 +115,16 @@ class Output:
         """Send what is pending, without waiting."""
         with self._lock:
             self._flush()
+
+    def show_image(self, run: Run, send: Callable[[], None]) -> None:
+        """Send what shows an image, behind the output that came before it."""
+        self.reader.drain()
+        with self._lock:
+            self._flush()
+            if run.meter is not None:
+                run.meter.fit_image(0)  # the host knows what its reference weighs
+            send()
+        self._interrupts.release()
 
     def put(self, run: Run | None, channel: str, text: str) -> None:
         """Append text without waiting; drops what does not fit under the cap of the run."""
@@ -143,12 +154,16 @@ class Output:
         fitting = run.meter.fit_text(channel, text)
         return fitting, run.meter.over
 
-    def _admit(self, run: Run | None, channel: str, text: str) -> bool:
+    def _admit(self, run: Run | None, channel: str, text: str, *, image: bool) -> bool:
         if run is None or run.meter is None:
             return True
         if run.meter.over:
             return False
-        prefix = run.meter.fit_text(channel, text)
+        if image:
+            run.meter.fit_image(0)  # the host knows what its reference weighs
+            prefix = ""
+        else:
+            prefix = run.meter.fit_text(channel, text)
         if run.meter.over:
             if prefix:
                 self._key = (run, channel)

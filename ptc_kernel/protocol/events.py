@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, final
 from ptc_kernel.protocol.messages import Began, Busy, Idle, Reply, Text
 
 if TYPE_CHECKING:
-    from ptc_kernel.types import Channel
+    from ptc_kernel.types import Channel, ImageOutput
 
 __all__ = (
     "Abort",
     "Action",
     "Died",
     "Emit",
+    "EmitImage",
     "Event",
     "Finish",
     "Interrupt",
@@ -22,6 +23,7 @@ __all__ = (
     "LaunchFailed",
     "Over",
     "Ready",
+    "Shown",
     "Violation",
 )
 
@@ -65,13 +67,23 @@ class Over:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """An image that was stored, at its place among the output."""
+
+    image: ImageOutput
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Violation:
     """The kernel broke the protocol."""
 
     message: str
 
 
-Event: TypeAlias = Ready | LaunchFailed | Died | Abort | Over | Violation | Busy | Began | Idle | Text | Reply
+Event: TypeAlias = (
+    Ready | LaunchFailed | Died | Abort | Over | Shown | Violation | Busy | Began | Idle | Text | Reply
+)
 
 
 @final
@@ -81,6 +93,14 @@ class Emit:
 
     channel: Channel
     text: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EmitImage:
+    """Hand this image on."""
+
+    image: ImageOutput
 
 
 @final
@@ -101,4 +121,4 @@ class Finish:
     """The run is over; `Execution.outcome` says how."""
 
 
-Action: TypeAlias = Emit | Interrupt | Kill | Finish
+Action: TypeAlias = Emit | EmitImage | Interrupt | Kill | Finish

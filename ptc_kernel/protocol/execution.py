@@ -20,6 +20,7 @@ from ptc_kernel.protocol.events import (
     Action,
     Died,
     Emit,
+    EmitImage,
     Event,
     Finish,
     Interrupt,
@@ -27,12 +28,13 @@ from ptc_kernel.protocol.events import (
     LaunchFailed,
     Over,
     Ready,
+    Shown,
     Violation,
 )
 from ptc_kernel.protocol.ledger import LOST, Ledger, json_size
 from ptc_kernel.protocol.lossless import LossyValueError, decode, encode
 from ptc_kernel.protocol.messages import Began, Busy, Idle, Reply, Text
-from ptc_kernel.types import ABSENT, Absent, PtcJsonValue, PtcRunFailure
+from ptc_kernel.types import ABSENT, Absent, ImageOutput, PtcJsonValue, PtcRunFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,6 +177,8 @@ class Execution:
         match event:
             case Text():
                 yield from self._text(event)
+            case Shown():
+                yield from self._image(event.image)
             case Abort():
                 yield from self._stop("abort", event.message, now)
             case Violation():
@@ -226,6 +230,13 @@ class Execution:
         if self._ledger.over and self.phase in (P.SENT, P.RUNNING, P.STARTING):
             yield from self._flood()
 
+    def _image(self, image: ImageOutput) -> Iterator[Action]:
+        size = len(encode(image.attachment.to_json()).encode())
+        if self._ledger.admit_image(size, image):
+            yield EmitImage(image)
+        if self._ledger.over and self.phase in (P.SENT, P.RUNNING, P.STARTING):
+            yield from self._flood()
+
     def _flood(self) -> Iterator[Action]:
         """The program wrote more than its cap, though its reply may have overtaken that."""
         self._over = True
@@ -271,6 +282,9 @@ class Execution:
             self._settle("output-limit", "")
 
     def _break(self, message: str) -> Iterator[Action]:
+        """The peer is hostile or broken: what its reply said before the run was over does not count."""
+        if self.phase in (P.REPLIED, P.IDLED) and (self._settled or ("",))[0] not in ("timeout", "abort"):
+            self._settled, self._value = None, ABSENT
         self._settle("protocol", f"the kernel broke the protocol: {message}.")
         yield from self._kill()
 
@@ -310,8 +324,6 @@ class Execution:
     def _half_settled(self) -> Iterator[Action]:
         """One of reply and idle is missing: how the run ended cannot be trusted."""
         have, missing = ("a reply", "idle") if self.phase is P.REPLIED else ("idle", "a reply")
-        if self._settled is not None and self._settled[0] not in ("timeout", "abort"):
-            self._settled, self._value = None, ABSENT
         yield from self._break(
             f"{have} came without {missing} within grace_ms ({self._limits.grace_ms:.15g} ms)"
         )
@@ -337,8 +349,11 @@ class Execution:
             held, message = self._ledger.cut_rest(lost=told)
         else:
             held = self._ledger.rest()
-        for channel, text in held:
-            yield Emit(cast("Channel", channel), text)
+        for key, content in held:
+            if isinstance(content, ImageOutput):
+                yield EmitImage(content)
+            else:
+                yield Emit(cast("Channel", key), cast("str", content))
         error = None if kind is None else PtcRunFailure(kind, message)
         started = self.started and self._entered
         self.outcome = Outcome(error, self._value if error is None else ABSENT, lost, started)

@@ -2,14 +2,17 @@
 
     kernel -> host, on iopub       {"calls": [[id, namespace, member, text], ...], "run": run}
                                    {"abandoned": [id, ...], "run": run}
+                                   {"inspect": number, "run": run}
                                    {"over": run}
     host -> kernel, on control     {"answers": [[id, ok, text], ...]}
                                    {"ack": count}
                                    {"cancel": run}
 
 JSON values cross as text, never as nested content that somebody would encode again. A text of
-`BUFFER_FROM` characters or more travels as a message buffer, and None stands in its place. What
-comes from the kernel may be forged: it is checked field by field and rebuilt.
+`BUFFER_FROM` characters or more travels as a message buffer, and None stands in its place. An
+answer with images has a fourth field, a list of [place, number, path, width, height]: `place` is
+where in the value, as keys and indices. What comes from the kernel may be forged: it is checked
+field by field and rebuilt.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ __all__ = (
     "Answer",
     "CallFrame",
     "CallsFrame",
+    "InspectFrame",
     "OverFrame",
+    "PlacedImage",
     "ProtocolViolationError",
     "encode_answers",
     "encode_calls",
@@ -76,14 +81,50 @@ class AbandonFrame:
 
 @final
 @dataclass(frozen=True, slots=True)
+class InspectFrame:
+    """The program shows an image that a binding gave it, by its number."""
+
+    run: str
+    number: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class OverFrame:
     """The run wrote more output than its cap."""
 
     run: str
 
 
-KernelFrame: TypeAlias = CallsFrame | AbandonFrame | OverFrame
-Answer: TypeAlias = "tuple[int, bool, str]"
+@final
+@dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image inside the value of an answer.
+
+    Attributes:
+        place: keys and indices that lead to it.
+        number: what the program names it by; a number means one image in one environment.
+    """
+
+    place: tuple[int | str, ...]
+    number: int
+    path: str
+    width: int
+    height: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a call ended: with the JSON text of a value, or with the text of a failure."""
+
+    id: int
+    ok: bool
+    text: str
+    images: tuple[PlacedImage, ...] = ()
+
+
+KernelFrame: TypeAlias = CallsFrame | AbandonFrame | InspectFrame | OverFrame
 Buffers: TypeAlias = "Sequence[bytes | memoryview]"
 
 
@@ -121,7 +162,12 @@ def encode_calls(run: str, calls: Sequence[CallFrame]) -> tuple[dict[str, object
 def encode_answers(answers: Sequence[Answer]) -> tuple[dict[str, object], list[bytes]]:
     """The comm data and the buffers of an answers frame."""
     buffers: list[bytes] = []
-    rows = [[ident, ok, pack_text(text, buffers)] for ident, ok, text in answers]
+    rows: list[list[object]] = []
+    for answer in answers:
+        row: list[object] = [answer.id, answer.ok, pack_text(answer.text, buffers)]
+        if answer.images:
+            row.append([[list(i.place), i.number, i.path, i.width, i.height] for i in answer.images])
+        rows.append(row)
     return {"answers": rows}, buffers
 
 
@@ -142,6 +188,11 @@ def parse_frame(data: object, buffers: Buffers, *, max_bytes: int) -> KernelFram
         if not all(type(ident) is int for ident in ids):
             raise ProtocolViolationError("abandoned call ids must be integers")
         return AbandonFrame(_text(fields["run"], "run"), tuple(cast("list[int]", ids)))
+    if fields.keys() == {"inspect", "run"}:
+        number = fields["inspect"]
+        if type(number) is not int:
+            raise ProtocolViolationError("the number of an image must be an integer")
+        return InspectFrame(_text(fields["run"], "run"), number)
     if fields.keys() == {"calls", "run"}:
         return _calls(fields, buffers, max_bytes)
     raise ProtocolViolationError("a control frame of an unknown type")

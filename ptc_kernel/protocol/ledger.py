@@ -8,12 +8,15 @@ stops inside the kernel; the host's `Ledger` has the last word.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 __all__ = ("LOST", "Ledger", "Meter", "json_size", "limit_message", "string_size")
 
 LOST: Final = "Variables are gone; the next run starts fresh."
 """How every failure message ends when the owner's environment was lost (contract 8.3)."""
+
+Held: TypeAlias = "tuple[str | int, object]"
+"""A channel and its text, or the size of an image reference and the image."""
 
 _SHORT_ESCAPES: Final = b'"\\\b\t\n\f\r'
 _PLAIN: Final = bytes(byte for byte in range(0x20, 0x100) if byte not in _SHORT_ESCAPES)
@@ -76,10 +79,10 @@ class Meter:
         return self.limit - self.used
 
     def _head(self, channel: str) -> int:
-        """Bytes before the text itself: quotes and a separator where a new entry begins."""
+        """Bytes before the entry itself: a separator and, for a text, quotes."""
         if channel == self._channel:
             return 0
-        return 2 if self._channel is None else 3
+        return (0 if self._channel is None else 1) + (2 if channel else 0)
 
     def _take(self, channel: str, size: int) -> None:
         self.used += size
@@ -98,6 +101,15 @@ class Meter:
         if prefix:
             self._take(channel, head + string_size(prefix))
         return prefix
+
+    def fit_image(self, size: int) -> bool:
+        """Whether an image reference of `size` bytes fits; False sets `over`."""
+        head = self._head("")
+        if head + size > self.room:
+            self.over = True
+            return False
+        self._take("image", head + size)
+        return True
 
 
 def limit_message(cap: int, *, lost: bool) -> str:
@@ -123,7 +135,7 @@ class Ledger:
         self.cap = cap
         self._meter = Meter(cap)
         self._open = Meter(cap - json_size(limit_message(cap, lost=True)))
-        self._held: list[tuple[str, str]] = []
+        self._held: list[Held] = []
 
     @property
     def over(self) -> bool:
@@ -145,24 +157,38 @@ class Ledger:
             self._held.append((channel, fitting[len(now) :]))
         return now
 
+    def admit_image(self, size: int, image: object) -> bool:
+        """Count an image reference; True when it may be handed out now."""
+        if self._meter.over or not self._meter.fit_image(size):
+            return False
+        if not self._held and self._open.fit_image(size):
+            return True
+        self._held.append((size, image))
+        return False
+
     def fits(self, size: int) -> bool:
         """Whether a value or message of `size` bytes still fits beside the output."""
         return not self._meter.over and size <= self._meter.room
 
-    def rest(self) -> list[tuple[str, str]]:
+    def rest(self) -> list[Held]:
         """The output that was held back, for a result that fits."""
         held, self._held = self._held, []
         return held
 
-    def cut_rest(self, *, lost: bool) -> tuple[list[tuple[str, str]], str]:
+    def cut_rest(self, *, lost: bool) -> tuple[list[Held], str]:
         """The held output that fits beside an `output-limit` text, and that text."""
         message = limit_message(self.cap, lost=lost)
         self._open.limit = self.cap - json_size(message)
-        kept: list[tuple[str, str]] = []
-        for channel, text in self.rest():
-            piece = self._open.fit_text(channel, text)
+        kept: list[Held] = []
+        for key, content in self.rest():
+            if isinstance(key, int):
+                if not self._open.fit_image(key):
+                    break
+                kept.append((key, content))
+                continue
+            piece = self._open.fit_text(key, str(content))
             if piece:
-                kept.append((channel, piece))
-            if len(piece) < len(text):
+                kept.append((key, piece))
+            if len(piece) < len(str(content)):
                 break
         return kept, message

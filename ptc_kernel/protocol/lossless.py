@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Other = Callable[[object, list[int | str]], bool]
+
     from ptc_kernel.types import PtcJsonValue
 
 __all__ = ("LossyValueError", "decode", "encode", "encode_string")
@@ -53,8 +55,11 @@ class _Frame:
         self.key: object = None
 
 
-def encode(value: object) -> str:
+def encode(value: object, other: Other | None = None) -> str:
     """The compact JSON text of `value`.
+
+    `other` is asked about each value that is none of JSON: where it answers True, null stands in
+    the text; it gets the value and its path, a list of keys and indices.
 
     Raises:
         LossyValueError: the value, or something inside it, is not exactly a JSON value.
@@ -62,7 +67,7 @@ def encode(value: object) -> str:
     parts: list[str] = []
     stack: list[_Frame] = []
     on_path: set[int] = set()
-    _open(value, parts, stack, on_path)
+    _open(value, parts, stack, on_path, other)
     while stack:
         frame = stack[-1]
         for key, item in frame.items:
@@ -71,7 +76,7 @@ def encode(value: object) -> str:
                 parts.append(key)  # a separator, the quoted key and a colon
             elif key:
                 parts.append(",")
-            if _open(item, parts, stack, on_path):
+            if _open(item, parts, stack, on_path, other):
                 break
         else:
             parts.append(frame.closing)
@@ -80,7 +85,9 @@ def encode(value: object) -> str:
     return "".join(parts)
 
 
-def _open(value: object, parts: list[str], stack: list[_Frame], on_path: set[int]) -> bool:
+def _open(
+    value: object, parts: list[str], stack: list[_Frame], on_path: set[int], other: Other | None
+) -> bool:
     """Write a scalar or a flat list; push any other container. True when one was pushed."""
     kind = type(value)
     if kind is str:
@@ -99,6 +106,8 @@ def _open(value: object, parts: list[str], stack: list[_Frame], on_path: set[int
         parts.append(_int(cast("int", value), stack))
     elif kind is float:
         parts.append(_float(cast("float", value), stack))
+    elif other is not None and other(value, [_key(frame.key) for frame in stack]):
+        parts.append("null")
     else:
         msg = f"{type_name(kind)} is not a JSON value"
         raise LossyValueError(msg + _where(stack))
@@ -197,13 +206,15 @@ def _where(stack: list[_Frame]) -> str:
     return f" (at value{''.join(steps)}{more})"
 
 
+def _key(key: object) -> int | str:
+    """The key or index of a frame: dict keys are kept quoted, with their separators."""
+    if type(key) is str:
+        return cast("str", _decode_flat(key.lstrip(",")[:-1]))
+    return cast("int", key)
+
+
 def _step(key: object) -> str:
-    if type(key) is int:
-        return f"[{key}]"
-    if type(key) is not str:
-        return ""
-    text = key.lstrip(",")[:-1]
-    return f"[{ascii(_decode_flat(text))[:NAME_LENGTH]}]"
+    return "" if key is None else f"[{ascii(_key(key))[:NAME_LENGTH]}]"
 
 
 def decode(text: str) -> PtcJsonValue:

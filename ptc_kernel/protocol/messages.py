@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, final
 
 from ptc_kernel.protocol.frames import (
-    AbandonFrame,
-    CallsFrame,
-    OverFrame,
+    KernelFrame,
     ProtocolViolationError,
     parse_frame,
     unpack_text,
@@ -24,11 +22,13 @@ if TYPE_CHECKING:
     from ptc_kernel.types import Channel
 
 __all__ = (
+    "IMAGE_TYPES",
     "Began",
     "Busy",
     "Frame",
     "Idle",
     "KernelEvent",
+    "Picture",
     "Reply",
     "ReplyStatus",
     "Text",
@@ -39,6 +39,7 @@ __all__ = (
 )
 
 ReplyStatus: TypeAlias = Literal["none", "value", "lossy", "exception", "limit", "cwd"]
+IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 REPLY_STATUSES: Final[tuple[ReplyStatus, ...]] = ("none", "value", "lossy", "exception", "limit", "cwd")
 
 
@@ -85,10 +86,23 @@ class Text:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A displayed image, as it came: base64, with the text that stands for it."""
+
+    run: str
+    media_type: str
+    data: str
+    plain: str
+    count: int
+    ring: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A message of our comm."""
 
-    frame: CallsFrame | AbandonFrame | OverFrame
+    frame: KernelFrame
 
 
 @final
@@ -113,7 +127,7 @@ class Reply:
     text: str
 
 
-KernelEvent: TypeAlias = Busy | Began | Idle | Text | Frame | Visited | Reply
+KernelEvent: TypeAlias = Busy | Began | Idle | Text | Picture | Frame | Visited | Reply
 
 
 def parse_iopub(
@@ -139,21 +153,12 @@ def parse_iopub(
         return _status(run, content)
     if kind == "execute_input":
         return Began(run)
+    if kind not in ("stream", "display_data", "update_display_data"):
+        return None
+    metadata = _fields(message["metadata"], f"metadata of a {kind} message")
     if kind == "stream":
-        return _output(
-            run,
-            content.get("name"),
-            content.get("text"),
-            _fields(message["metadata"], f"metadata of a {kind} message"),
-        )
-    if kind in ("display_data", "update_display_data"):
-        return _output(
-            run,
-            "display",
-            display_text(content.get("data")),
-            _fields(message["metadata"], f"metadata of a {kind} message"),
-        )
-    return None
+        return _output(run, content.get("name"), content.get("text"), metadata)
+    return _display(run, content, metadata)
 
 
 def _object(value: object) -> Mapping[str, object]:
@@ -184,6 +189,16 @@ def _output(run: str, channel: object, text: object, metadata: Mapping[str, obje
     return Text(run, channel, whole_text(text), count, ring)
 
 
+def _display(run: str, content: Mapping[str, object], metadata: Mapping[str, object]) -> Text | Picture:
+    bundle = _fields(content.get("data"), "data of a display message")
+    text = _output(run, "display", display_text(bundle), metadata)
+    for media_type in IMAGE_TYPES:
+        data = bundle.get(media_type)
+        if type(data) is str:
+            return Picture(run, media_type, data, text.text, text.count, text.ring)
+    return text
+
+
 def whole_text(text: str) -> str:
     """The text with surrogate pairs folded and lone surrogates replaced by U+FFFD."""
     try:
@@ -195,7 +210,7 @@ def whole_text(text: str) -> str:
 
 def display_text(data: object) -> str:
     """A mimebundle as text: its text/plain form, ended by a newline as a terminal would."""
-    bundle = _fields(data, "data of a display_data message")
+    bundle = _fields(data, "data of a display message")
     plain = bundle.get("text/plain")
     if type(plain) is not str:
         kinds = ", ".join(sorted(bundle)) or "nothing"

@@ -23,6 +23,11 @@ def filled(*pieces):
     return background
 
 
+def merged(texts):
+    """What becomes of pieces of text."""
+    return merge([TextOutput(text, channel) for channel, text in texts])
+
+
 def dropped(count):
     """What stands first when so many characters were dropped."""
     return TextOutput(f"[{count} older characters of late output were dropped]\n", "stderr")
@@ -47,17 +52,17 @@ def dropped(count):
 )
 def test_merge(texts, expected):
     """Neighbours of one channel become one entry; entries of other channels stay where they are."""
-    assert [TextOutput(text, channel) for channel, text in expected] == merge(texts)
+    assert [TextOutput(text, channel) for channel, text in expected] == merged(texts)
 
 
 @FAST
 @given(st.lists(st.tuples(CHANNELS, st.text(min_size=1, max_size=5))))
 def test_merge_keeps_every_character(texts):
     """The merged texts are the same characters in the same channels, and no two neighbours share one."""
-    merged = merge(texts)
-    characters = [(item.channel, char) for item in merged for char in item.text]
+    outputs = merged(texts)
+    characters = [(item.channel, char) for item in outputs for char in item.text]
     assert [(channel, char) for channel, text in texts for char in text] == characters
-    assert all(one.channel != two.channel for one, two in itertools.pairwise(merged))
+    assert all(one.channel != two.channel for one, two in itertools.pairwise(outputs))
 
 
 # ---------------------------------------------------------------------- Background
@@ -115,7 +120,7 @@ def test_the_bound_is_inclusive():
 )
 def test_the_oldest_is_dropped_and_counted(pieces, count, kept):
     """Beyond 64 KiB the oldest characters go, and the first entry says how many."""
-    expected = merge([("stderr", dropped(count).text), *kept])
+    expected = merged([("stderr", dropped(count).text), *kept])
     assert tuple(expected) == filled(*pieces).take()
 
 

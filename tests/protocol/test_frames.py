@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from ptc_kernel.protocol.frames import (
     BUFFER_FROM,
     AbandonFrame,
+    Answer,
     CallFrame,
     CallsFrame,
     OverFrame,
+    PlacedImage,
     ProtocolViolationError,
     encode_answers,
     encode_calls,
@@ -243,8 +245,12 @@ def test_unpack_wrong_types(field):
 def test_answers():
     """E13: answers keep their order, ids and outcomes, and large ones become buffers."""
     large = "x" * BUFFER_FROM
-    data, buffers = encode_answers([(2, True, "1"), (1, False, "nope"), (3, True, large)])
-    assert {"answers": [[2, True, "1"], [1, False, "nope"], [3, True, None]]} == data
+    image = PlacedImage(("a", 0), 7, "/picture.png", 3, 4)
+    data, buffers = encode_answers(
+        [Answer(2, True, "1"), Answer(1, False, "nope"), Answer(3, True, large, (image,))]
+    )
+    placed = [[["a", 0], 7, "/picture.png", 3, 4]]
+    assert {"answers": [[2, True, "1"], [1, False, "nope"], [3, True, None, placed]]} == data
     assert [large.encode()] == buffers
 
 
