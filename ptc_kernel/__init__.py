@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ptc_kernel._version import __version__ as __version__
     from ptc_kernel.abort import AbortController as AbortController
     from ptc_kernel.abort import AbortSignal as AbortSignal
+    from ptc_kernel.attachments import AttachmentError as AttachmentError
+    from ptc_kernel.attachments import AttachmentStore as AttachmentStore
+    from ptc_kernel.attachments import LocalAttachmentStore as LocalAttachmentStore
     from ptc_kernel.config import JupyterPtcConfig as JupyterPtcConfig
     from ptc_kernel.context import PtcCallContext as PtcCallContext
     from ptc_kernel.errors import ConfigError as ConfigError
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from ptc_kernel.errors import UsageError as UsageError
     from ptc_kernel.errors import UsageTypeError as UsageTypeError
     from ptc_kernel.errors import UsageValueError as UsageValueError
+    from ptc_kernel.repl import open_repl as open_repl
     from ptc_kernel.runtime import JupyterPtcRuntime as JupyterPtcRuntime
     from ptc_kernel.runtime import PtcRuntime as PtcRuntime
     from ptc_kernel.types import ABSENT as ABSENT
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_version": ("__version__",),
     "abort": ("AbortController", "AbortSignal"),
+    "attachments": ("AttachmentError", "AttachmentStore", "LocalAttachmentStore"),
     "config": ("JupyterPtcConfig",),
     "context": ("PtcCallContext",),
     "errors": (
@@ -58,6 +63,7 @@ _HOMES = {
         "UsageTypeError",
         "UsageValueError",
     ),
+    "repl": ("open_repl",),
     "runtime": ("JupyterPtcRuntime", "PtcRuntime"),
     "types": (
         "ABSENT",
@@ -88,12 +94,15 @@ __all__ = (
     "UNSET",
     "AbortController",
     "AbortSignal",
+    "AttachmentError",
+    "AttachmentStore",
     "CallEvent",
     "ConfigError",
     "ImageAttachmentRef",
     "ImageOutput",
     "JupyterPtcConfig",
     "JupyterPtcRuntime",
+    "LocalAttachmentStore",
     "OutputEvent",
     "PtcBindingErrorClass",
     "PtcBindingNamespace",
@@ -117,6 +126,7 @@ __all__ = (
     "UsageTypeError",
     "UsageValueError",
     "__version__",
+    "open_repl",
 )
 
 

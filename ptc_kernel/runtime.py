@@ -312,6 +312,10 @@ class JupyterPtcRuntime(PtcRuntime):
     ) -> None:
         await self.aclose()
 
+    def _is_fresh(self, owner: object) -> bool:
+        """Whether the owner's next program would begin in a new environment."""
+        return self._owners.is_fresh(owner)
+
     # ------------------------------------------------------------------ misuse
 
     def _check_open(self) -> None:

@@ -96,6 +96,8 @@ FAILURE_KINDS: Final[tuple[FailureKind, ...]] = (
     "sandbox-unavailable",
 )
 
+REPR_LENGTH: Final = 80
+
 PtcBindingFunction: TypeAlias = Callable[[Any], Awaitable[Any] | Any]
 """A host function: one JSON value in, a JSON value (or an awaitable of one) out."""
 
@@ -337,6 +339,33 @@ class PtcRunResult:
     def has_value(self) -> bool:
         """True when the program completed with a value, None included."""
         return self.value is not ABSENT
+
+    def text(self) -> str:
+        """The output as a terminal or a model would read it.
+
+        Escape sequences are gone, lines that were overwritten show their last state, and an image
+        is a line with its media type and size; `output` has everything as it was written.
+        """
+        from ptc_kernel.rendering import rendered_text  # noqa: PLC0415 - it needs these types
+
+        return rendered_text(self.output)
+
+    def __repr__(self) -> str:
+        parts = [] if self.error is None else [f"error={self.error.kind!r}"]
+        if self.has_value:
+            value = repr(self.value)
+            parts.append(f"value={value if len(value) <= REPR_LENGTH else value[:REPR_LENGTH] + '...'}")
+        parts += [f"output={len(self.output)}", f"state={self.state!r}"]
+        return f"PtcRunResult({', '.join(parts)})"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """What a notebook shows: the rendered output, then the value or the failure."""
+        shown = self.text()
+        if self.has_value and self.value is not None:
+            shown += f"{self.value!r}\n"
+        if self.error is not None:
+            shown += f"{self.error.kind}: {self.error.message}\n"
+        return {"text/plain": shown or repr(self)}
 
     def raise_for_error(self) -> PtcRunResult:
         """Return this result, or raise when the run failed.

@@ -7,7 +7,19 @@ import os
 import subprocess
 import sys
 
-FRONT_DOOR = ("__init__", "abort", "config", "context", "errors", "runtime", "types")
+FRONT_DOOR = (
+    "__init__",
+    "abort",
+    "attachments",
+    "blocking",
+    "config",
+    "context",
+    "errors",
+    "rendering",
+    "repl",
+    "runtime",
+    "types",
+)
 
 
 def test_public_api_is_typed():

@@ -175,6 +175,11 @@ class Owners:
         self._slots[id(slot)] = slot  # disposal tries again
         return _uncleaned(result, problem)
 
+    def is_fresh(self, owner: object) -> bool:
+        """Whether the owner has no live environment."""
+        slot = self._slots.get(id(owner))
+        return slot is None or slot.environment is None or not slot.environment.alive
+
     # ------------------------------------------------------------------ release
 
     async def release(self, owner: object) -> None:
