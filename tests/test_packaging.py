@@ -116,7 +116,7 @@ def test_the_metadata(wheel, names):
         if line.startswith("Requires-Dist") and ";" not in line
     }
     assert f"Version: {__version__}" in lines
-    assert {"anyio", "ipykernel", "jupyter-client", "pyzmq"} == needs
+    assert {"anyio", "ipykernel", "jupyter-client", "pillow", "pyzmq"} == needs
 
 
 def test_the_wheel_is_pure(names, wheel):

@@ -6,6 +6,7 @@ The ring is the program's memory too, so every record is checked. `kernel/ring.p
 from __future__ import annotations
 
 import codecs
+import fcntl
 import mmap
 import os
 import struct
@@ -19,6 +20,7 @@ __all__ = ("CrashRing", "read_rest")
 Kind: TypeAlias = Literal["stdout", "stderr", "display", "began"]
 
 HEADER: Final = 16
+SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 RING_BYTES: Final = 16 * 1024 * 1024 + HEADER
 RECORD: Final = struct.Struct("<BI")
 KINDS: Final[tuple[Kind, ...]] = ("stdout", "stderr", "display", "began")
@@ -38,9 +40,10 @@ class CrashRing:
     """
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("ptc-output", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("ptc-output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, RING_BYTES)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)  # a ring that shrinks kills who reads it
             self._map = mmap.mmap(self.fd, RING_BYTES, prot=mmap.PROT_READ)
         except OSError:
             os.close(self.fd)

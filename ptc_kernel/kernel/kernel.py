@@ -14,6 +14,7 @@ import traceback
 from asyncio import CancelledError, wait
 from binascii import b2a_base64
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, cast
 
@@ -228,7 +229,9 @@ class HostedKernel(IPythonKernel):
         context.run(self._trigger, "pre_execute")
         loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
         main = run.main = loop.create_task(self._perform(run, parsed, options), context=context)
-        await wait({main})
+        while not main.done():
+            with suppress(CancelledError):  # of a program that cancels all tasks but its own
+                await wait({main})
         if main.cancelled():  # before its first step
             return self._exception(run, CancelledError())
         context.run(self._trigger, "post_execute")
