@@ -541,16 +541,16 @@ async def test_stop_kill_goes_straight_to_the_kill(tmp_path, record_property):
 
 
 async def test_a_finally_that_awaits_completes(patient, record_property):
-    """8.2 (2): the second step spares what unwinds already, so a clean-up that awaits 0.4 s completes."""
+    """8.2 (2): the second step spares what unwinds already, so a clean-up that awaits over the second step completes."""
     before = await patient.set_up()
     result = await patient.stop(
         "done = []\n"
         "async def work(name):\n"
         "    try:\n        await asyncio.sleep(60)\n"
-        "    finally:\n        await asyncio.sleep(0.4)\n        done.append(name)\n"
+        "    finally:\n        await asyncio.sleep(0.27)\n        done.append(name)\n"
         "soon()\n"
         "try:\n    await asyncio.gather(work('a'), work('b'))\n"
-        "finally:\n    await asyncio.sleep(0.4)\n    done.append('main')\n    print('cleaned')"
+        "finally:\n    await asyncio.sleep(0.27)\n    done.append('main')\n    print('cleaned')"
     )
     record_property("milliseconds", patient.milliseconds)
     check_kept(result)
