@@ -541,7 +541,7 @@ async def test_stop_kill_goes_straight_to_the_kill(tmp_path, record_property):
 
 
 async def test_a_finally_that_awaits_completes(patient, record_property):
-    """8.2 (2): the second step spares what unwinds already, so a clean-up that awaits over the second step completes."""
+    """8.2 (2): the second step spares what unwinds already, so a clean-up that spans it completes."""
     before = await patient.set_up()
     result = await patient.stop(
         "done = []\n"
