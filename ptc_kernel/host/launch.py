@@ -93,6 +93,11 @@ def _private_folder() -> str:
     return folder
 
 
+def _create(path: str) -> int:
+    """A new file for this user alone. It is held open: by its name the program could put another there."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
 def _enlarge_pipe(fd: int) -> None:
     for size in PIPE_BYTES:
         with contextlib.suppress(OSError):
@@ -126,12 +131,14 @@ class LaunchedKernel:
             self.err_read, self._err_write = self._pipe()
             self._ready_read, self._ready_write = self._pipe()
             self._life_read, self._life_write = self._pipe()
+            self._log = _create(f"{self.folder}/log")
+            self._fds.add(self._log)
         except OSError:
             self._close_fds()
             if hasattr(self, "ring"):
                 self.ring.close_fd()
                 self.ring.close()
-            os.rmdir(self.folder)
+            os.rmdir(self.folder)  # the log is made last, so the folder is empty
             raise
         for write in (self._out_write, self._err_write):
             _enlarge_pipe(write)
@@ -159,21 +166,19 @@ class LaunchedKernel:
         given = (self._life_read, self._ready_write, self.ring.fd, *pipes)
         fds = ",".join(map(str, given))
         command = [self.config.python_executable, "-P", WORKER, "-f", connection_file, "--ptc-fds", fds]
-        private, new = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, os.O_EXCL
         try:
-            with open(os.open(connection_file, private | new, 0o600), "w") as file:
+            with open(_create(connection_file), "w") as file:
                 json.dump(self.address.connection_info(), file)
-            with open(os.open(f"{self.folder}/log", private | os.O_APPEND, 0o600), "w") as log:
-                popen = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=scrubbed_environment(os.environ, self.config.env, self.folder),
-                    cwd=self.folder,
-                    pass_fds=given,
-                    start_new_session=True,
-                )
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=scrubbed_environment(os.environ, self.config.env, self.folder),
+                cwd=self.folder,
+                pass_fds=given,
+                start_new_session=True,
+            )
         finally:
             child_ends = (self._life_read, self._ready_write, self._out_write, self._err_write)
             self._close_fds(*child_ends)
@@ -190,23 +195,21 @@ class LaunchedKernel:
 
     def mark_log(self) -> None:
         """What is in the log now concerns nobody any more."""
-        with contextlib.suppress(OSError):
-            self._log_mark = os.stat(f"{self.folder}/log").st_size
+        self._log_mark = os.fstat(self._log).st_size
 
     def log_tail(self) -> str:
         """The end of what the kernel wrote to its own stderr, beside programs, since the mark.
 
         Without the frames of tracebacks, which name folders of this machine; those are logged.
         """
-        with contextlib.suppress(OSError), open(f"{self.folder}/log", "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(self._log_mark, size - LOG_TAIL))
-            text = file.read().decode("utf-8", "replace").strip()
-            if text:
-                logger.warning("kernel log folder=%s\n%s", self.folder, text)
-            lines = [line for line in text.splitlines() if line and not line.startswith((" ", "Traceback "))]
-            return "\n".join(lines)
-        return ""
+        if self._log not in self._fds:  # closed
+            return ""
+        at = max(self._log_mark, os.fstat(self._log).st_size - LOG_TAIL)
+        text = os.pread(self._log, LOG_TAIL, at).decode("utf-8", "replace").strip()
+        if text:
+            logger.warning("kernel log folder=%s\n%s", self.folder, text)
+        lines = [line for line in text.splitlines() if line and not line.startswith((" ", "Traceback "))]
+        return "\n".join(lines)
 
     def close(self) -> None:
         """Free descriptors, memory and files; the process must be dead.

@@ -84,11 +84,13 @@ class Owners:
                 await _first(turn, run.stopped)
             if slot.before is not None:
                 await self._inherit(slot, slot.before)
-            if run.stop_text is not None:
+            problem = await self._discard_dead(slot)
+            if run.stop_text is not None:  # nothing is awaited between this and the run's own ear
                 run.end_unstarted()
                 state: Literal["none", "kept"] = "none" if slot.owner is None else "kept"
-                return PtcRunResult(error=run.over.result().error, state=state)
-            result = await self._run_now(slot, run)
+                unstarted = PtcRunResult(error=run.over.result().error, state=state)
+                return unstarted if problem is None else _uncleaned(unstarted, problem)
+            result = await self._run_now(slot, run, problem)
             return result if slot.owner is not None else await self._end_one_shot(slot, result)
         finally:
             slot.queue.remove(turn)
@@ -107,8 +109,7 @@ class Owners:
         slot.unclean += before.unclean
         before.unclean = []
 
-    async def _run_now(self, slot: _Slot, run: Run) -> PtcRunResult:
-        problem = await self._discard_dead(slot)
+    async def _run_now(self, slot: _Slot, run: Run, problem: str | None) -> PtcRunResult:
         environment = slot.environment
         if environment is None:
             environment = slot.environment = Environment(self._config, self._context, self._store, slot.label)

@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from ptc_kernel.abort import AbortSignal, reason_text
 from ptc_kernel.host.dispatch import Dispatch
+from ptc_kernel.host.sinks import nothing
 from ptc_kernel.protocol.events import (
     Abort,
     Emit,
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
     Ordered = Text | Shown | Busy | Began | Idle | Reply | Died
 
 __all__ = ("Run",)
-
-
-def _nothing() -> None:
-    pass
 
 
 @final
@@ -104,14 +101,14 @@ class Run:
 
     def _listen(self, signal: Any) -> Callable[[], object]:
         if signal is None:
-            return _nothing
+            return nothing
         if isinstance(signal, AbortSignal):
             if signal.aborted:
                 self.abort(reason_text(signal.reason))
             return signal.add_listener(lambda: self._abort_from_anywhere(signal))
         if signal.is_set():
             self.abort("aborted")
-            return _nothing
+            return nothing
         return self._loop.create_task(self._watch(signal)).cancel
 
     def _abort_from_anywhere(self, signal: AbortSignal) -> None:
@@ -201,7 +198,7 @@ class Run:
                     taken, mark = self._acknowledge(mark), 0
                     self._sink.put(OutputEvent(TextOutput(text, channel)), taken)
                 case EmitImage(image):
-                    self._sink.put(OutputEvent(image), _nothing)
+                    self._sink.put(OutputEvent(image), nothing)
                 case Interrupt():
                     environment.interrupt(self)
                 case Kill():
@@ -220,7 +217,7 @@ class Run:
     def _acknowledge(self, mark: int) -> Callable[[], None]:
         environment = self._environment
         if not mark or environment is None:
-            return _nothing
+            return nothing
         return environment.window.arrived(mark)
 
     def _arm(self) -> None:
@@ -273,4 +270,4 @@ class Run:
             self._environment.answer(answer)
 
     def _call_event(self, event: CallEvent) -> None:
-        self._sink.put(event, _nothing)
+        self._sink.put(event, nothing)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ptc_kernel.types import PtcOutput
 
-__all__ = ("Fold", "Queue", "Sink")
+__all__ = ("Fold", "Queue", "Sink", "nothing")
 
 
 class Sink(Protocol):
@@ -29,8 +29,8 @@ class Sink(Protocol):
         ...
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Nobody waits to hear that an event was read."""
 
 
 @final
@@ -93,7 +93,7 @@ class Queue:
         """The run is over: what is unread stays here, and holds nobody back any more."""
         for index, (event, taken) in enumerate(self._events):
             taken()
-            self._events[index] = (event, _nothing)
+            self._events[index] = (event, nothing)
 
     def close(self) -> None:
         """Nobody reads any more."""

@@ -91,9 +91,13 @@ class Output:
         data: dict[str, Any] = content.get("data", {})
         plain = whole_text(display_text(data)) if data else ""
         size = sum(len(value) if isinstance(value, (str, bytes)) else 64 for value in data.values())
+        image = not data.keys().isdisjoint(IMAGE_TYPES)
         with self._lock:
             self._flush()
-            if not self._admit(run, "display", plain, image=not data.keys().isdisjoint(IMAGE_TYPES)):
+            shown, over = self._cut(run, "display", plain, image=image)
+            if run is not None and run.over:
+                if over:
+                    self._end_over(run, shown)
                 raise OutputLimitError("the output is over its cap")
             if plain:
                 self._ring.add("display", plain.encode())
@@ -121,8 +125,7 @@ class Output:
         self.reader.drain()
         with self._lock:
             self._flush()
-            if run.meter is not None:
-                run.meter.fit_image(0)  # the host knows what its reference weighs
+            self._cut(run, "display", "", image=True)
             send()
         self._interrupts.release()
 
@@ -145,34 +148,25 @@ class Output:
     # ------------------------------------------------------------------ metering
 
     @staticmethod
-    def _cut(run: Run | None, channel: str, text: str) -> tuple[str, bool]:
+    def _cut(run: Run | None, channel: str, text: str, *, image: bool = False) -> tuple[str, bool]:
         """The part that fits, and whether this piece is the one that crossed the cap."""
         if run is None or run.meter is None:
             return text, False
         if run.meter.over:
             return "", False
-        fitting = run.meter.fit_text(channel, text)
-        return fitting, run.meter.over
+        if not image:
+            return run.meter.fit_text(channel, text), run.meter.over
+        fits = run.meter.fit_image(0)  # the host knows what its reference weighs
+        return text if fits else "", not fits
 
-    def _admit(self, run: Run | None, channel: str, text: str, *, image: bool) -> bool:
-        if run is None or run.meter is None:
-            return True
-        if run.meter.over:
-            return False
-        if image:
-            run.meter.fit_image(0)  # the host knows what its reference weighs
-            prefix = ""
-        else:
-            prefix = run.meter.fit_text(channel, text)
-        if run.meter.over:
-            if prefix:
-                self._key = (run, channel)
-                self._ring.add(channel, prefix.encode())
-                content = {"data": {"text/plain": prefix}, "metadata": {}, "transient": {}}
-                self._transmit("display_data", content, run, len(prefix), b"display_data")
-            self.on_over(run)
-            return False
-        return True
+    def _end_over(self, run: Run, prefix: str) -> None:
+        """Send what still fits of a display, and say that the cap was crossed."""
+        if prefix:
+            self._key = (run, "display")
+            self._ring.add("display", prefix.encode())
+            content = {"data": {"text/plain": prefix}, "metadata": {}, "transient": {}}
+            self._transmit("display_data", content, run, len(prefix), b"display_data")
+        self.on_over(run)
 
     # ------------------------------------------------------------------ sending
 

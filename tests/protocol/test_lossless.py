@@ -19,6 +19,7 @@ import time
 import types
 import uuid
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -311,7 +312,6 @@ def test_keys_that_are_not_str(key):
 )
 def test_numpy(text):
     """D12: numpy scalars and arrays are refused, those that subclass float and str too."""
-    np = pytest.importorskip("numpy")
     value = eval(text, {"np": np})
     refusal(value)
     refusal([value, value])
