@@ -62,3 +62,17 @@ async def test_death_before_a_host_that_pauses(session, death, lines):
 
     assert "worker-exit" == kind(result)
     assert "".join(f"{i} é\n" for i in range(lines)) + "end" == text(result)
+
+
+async def test_a_trap_where_the_log_was(session):
+    """13: a program that puts a FIFO in the place of its kernel's log does not hold its host."""
+    program = """
+import os
+arguments = open('/proc/self/cmdline').read().split(chr(0))
+folder = os.path.dirname(next(a for a in arguments if a.endswith('connection.json')))
+os.remove(f'{folder}/log')
+os.mkfifo(f'{folder}/log')
+os._exit(3)
+"""
+    assert "worker-exit" == kind(await session.run(program))
+    assert 1 == await session.value("1")
