@@ -1,4 +1,4 @@
-"""The command line: `ptc-kernel run` for one program, `ptc-kernel demo` for a whole session."""
+"""The command line: `ptc-kernel run` for one program, `demo` for a session, `doctor` for the machine."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from ptc_kernel.demo import run_demo  # noqa: PLC0415 - only this verb needs it
 
             return 0 if asyncio.run(run_demo()) else 1
+        if options.command == "doctor":
+            return asyncio.run(_doctor())
         bindings = () if options.tools is None else _namespaces(options.tools)
         return asyncio.run(_run(options, _program(options), bindings))
     except (PtcError, _UsageProblemError) as problem:
@@ -96,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ptc-kernel {__version__}")
     verbs = parser.add_subparsers(dest="command", required=True, metavar="VERB")
     verbs.add_parser("demo", help="play an agent's session over the standard library's own sources")
+    verbs.add_parser("doctor", help="say what this machine has, what works on it, and what does not")
     run = verbs.add_parser(
         "run",
         help="run one program",
@@ -114,6 +117,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _timeout(text: str) -> float | None:
     return None if text == "none" else float(text)
+
+
+async def _doctor() -> int:
+    from ptc_kernel.doctor import examine  # noqa: PLC0415 - only this verb needs it
+
+    checks = await examine()
+    marks = {True: "ok  ", False: "FAIL", None: "    "}
+    for check in checks:
+        sys.stdout.write(f"{marks[check.good]} {check.name:<15} {check.text}\n")
+    return int(any(check.good is False for check in checks))
 
 
 # ---------------------------------------------------------------------- run

@@ -1,6 +1,6 @@
 """The main job on real input: an agent's session over the sources of Python's standard library.
 
-Five programs, as a model would write them, run in one kernel. The files are read by functions of
+Six programs, as a model would write them, run in one kernel. The files are read by functions of
 this process; the programs call them, keep what they learn, fail, run away, and go on.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from anyio import to_thread
 
 from ptc_kernel import (
+    ImageOutput,
     JupyterPtcRuntime,
     PtcBindingErrorClass,
     PtcBindingNamespace,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ("TURNS", "Turn", "run_demo", "standard_library")
 
+PLOT: Final = "ptc-demo.png"
 SKIPPED: Final = frozenset({"test", "tests", "site-packages", "idlelib", "lib2to3", "__pycache__"})
 
 
@@ -74,6 +76,22 @@ path, longest = max(functions, key=lambda item: item[1].end_lineno - item[1].lin
     "longest_function": f"{longest.name} in {path}, {longest.end_lineno - longest.lineno + 1} lines",
     "most_imported": dict(Counter(m for fact in facts.values() for m in fact["imports"]).most_common(5)),
 }""",
+    ),
+    Turn(
+        "Draw what was found; the figure is an image among the output",
+        """\
+try:
+    import matplotlib.pyplot as plt
+except ImportError:
+    print("no figure without matplotlib")
+else:
+    top = sorted(facts, key=lambda path: facts[path]["lines"])[-8:]
+    plt.figure(figsize=(7, 3.5))
+    plt.barh(top, [facts[path]["lines"] for path in top])
+    plt.xlabel("lines")
+    plt.tight_layout()
+    print("the largest modules:")
+    plt.show()""",
     ),
     Turn(
         "Make a mistake; the session goes on",
@@ -152,9 +170,10 @@ async def run_demo() -> bool:
             result = await runtime.run(runtime.resolve(request))
             kinds.append(None if result.error is None else result.error.kind)
             _show(number, turn, result, time.perf_counter() - began)
+            _save_images(runtime, result)
         await runtime.release(agent)
     _say("The owner was released: its kernel and everything that it started are gone.")
-    return kinds == [None, None, "exception", "timeout", None]
+    return kinds == [None, None, None, "exception", "timeout", None]
 
 
 def _show(number: int, turn: Turn, result: PtcRunResult, seconds: float) -> None:
@@ -163,12 +182,23 @@ def _show(number: int, turn: Turn, result: PtcRunResult, seconds: float) -> None
     for item in result.output:
         if isinstance(item, TextOutput):
             _say(_labelled(item.channel, item.text))
+        else:
+            _say(_labelled("image", item.attachment.attachment_id))
     if result.has_value and result.value is not None:
         _say(_labelled("value", json.dumps(result.value, indent=2, ensure_ascii=False)))
     if result.error is not None:
         _say(_labelled(result.error.kind, result.error.message))
     calls = f"{result.calls_total} binding calls, " if result.calls_total else ""
     _say(f"  [{calls}{seconds:.2f} s, variables {result.state}]\n")
+
+
+def _save_images(runtime: JupyterPtcRuntime, result: PtcRunResult) -> None:
+    for item in result.output:
+        if isinstance(item, ImageOutput):
+            with open(PLOT, "wb") as file:
+                file.write(runtime.attachments.get(item.attachment))
+            size = f"{item.attachment.width}x{item.attachment.height}"
+            _say(f"  The figure, {size} pixels, was saved as {os.path.abspath(PLOT)}\n")
 
 
 def _labelled(label: str, text: str) -> str:

@@ -431,11 +431,24 @@ def test_a_program_that_cannot_be_interrupted(folder):
 
 
 def test_the_demo(cli):
-    """The demo ends well and prints its five turns, in order, with their programs."""
+    """The demo ends well and prints its six turns, in order, with their programs."""
     code, stdout, stderr = cli("demo")
     heads = [line for line in stdout.splitlines() if line.startswith("--- Turn ")]
     assert (0, "") == (code, stderr)
     assert [f"--- Turn {number}: {turn.aim}" for number, turn in enumerate(TURNS, 1)] == heads
-    assert 5 == len(heads)
+    assert 6 == len(heads)
     assert [] == [line for turn in TURNS for line in turn.program.splitlines() if f"  | {line}" not in stdout]
     assert stdout.endswith("The owner was released: its kernel and everything that it started are gone.\n")
+
+
+def test_doctor():
+    """`ptc-kernel doctor` names versions and times a kernel, and finds nothing wrong here."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ptc_kernel", "doctor"], capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert (0, "") == (done.returncode, done.stderr)
+    assert ["start", "run", "binding", "stop"] == [
+        line.split()[1] for line in lines if line.startswith("ok") and "installed" not in line
+    ][-4:]
+    assert any("ipykernel" in line for line in lines)
